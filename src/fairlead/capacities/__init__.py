@@ -1,0 +1,9 @@
+"""Capacities: is there room?  Pure; see `fairlead.core.capacity` for the contract."""
+
+from fairlead.capacities.both import Both
+from fairlead.capacities.bucket import TokenBucket
+from fairlead.capacities.inflight import InFlight, Pools
+from fairlead.capacities.reserved import Reserved
+from fairlead.capacities.slots import Slots
+
+__all__ = ["Both", "InFlight", "Pools", "Reserved", "Slots", "TokenBucket"]

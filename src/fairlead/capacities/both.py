@@ -1,0 +1,99 @@
+"""Several capacities at once: all or none."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from fairlead.core.capacity import FULL, NEVER, STOP, Capacity
+from fairlead.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Mapping
+
+    from fairlead.core.ticket import Ticket
+
+
+class Both(Capacity):
+    """Admit what every part admits; nothing is taken unless all is.
+
+    Of several refusals the narrowest is told, so that a ticket stopped by its own quota does not stop others.
+
+    >>> from fairlead.capacities import Slots, TokenBucket
+    >>> both = Both(Slots(16), TokenBucket(100, burst=200))
+    """
+
+    def __init__(self, *parts: Capacity, name: str = "both") -> None:
+        if not parts:
+            raise ConfigError("Both needs at least one capacity")
+        names = [part.name for part in parts]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"each part needs a name of its own, scopes are told apart by it; got {names}")
+        self.name = name
+        self.parts = parts
+        self.scoped = any(part.scoped for part in parts)
+        self.watches = any(part.watches for part in parts)
+        for part in parts:
+            self.opened.extend(part.opened)
+            part.opened = self.opened
+
+    def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
+        return tuple(scope for part in self.parts for scope in part.scopes(ticket))
+
+    def refusal(self, ticket: Ticket, now: float, without: Ticket | None = None) -> Hashable | None:
+        told: Hashable | None = None
+        for part in self.parts:
+            refusal = part.refusal(ticket, now, without)
+            if refusal is NEVER or refusal is FULL:
+                if refusal is NEVER or told is not NEVER:
+                    told = refusal
+                if told is NEVER:
+                    return told
+            elif refusal is not None and (told is None or told is STOP):
+                told = refusal
+        return told
+
+    def take(self, ticket: Ticket, now: float) -> bool:
+        full = False
+        for part in self.parts:
+            full |= part.take(ticket, now) is True
+        return full
+
+    def give(self, ticket: Ticket, now: float) -> None:
+        for part in self.parts:
+            part.give(ticket, now)
+
+    def refund(self, ticket: Ticket, amount: float, now: float) -> None:
+        for part in self.parts:
+            part.refund(ticket, amount, now)
+
+    def ready_at(self, ticket: Ticket, now: float, scope: Hashable) -> float:
+        refusing = (part for part in self.parts if part.refusal(ticket, now) == scope)
+        return max((part.ready_at(ticket, now, scope) for part in refusing), default=inf)
+
+    def enter(self, ticket: Ticket, now: float) -> None:
+        for part in self.parts:
+            if part.watches:
+                part.enter(ticket, now)
+
+    def leave(self, ticket: Ticket, now: float) -> None:
+        for part in self.parts:
+            if part.watches:
+                part.leave(ticket, now)
+
+    def room(self) -> Mapping[Hashable, float]:
+        return {name: room for part in self.parts for name, room in part.room().items()}
+
+    def describe(self, ticket: Ticket, now: float, refusal: Hashable) -> str:
+        refusing = [part for part in self.parts if part.refusal(ticket, now) == refusal]
+        return " and ".join(part.describe(ticket, now, refusal) for part in refusing)
+
+    def audit(self, holders: Collection[Ticket]) -> str | None:
+        faults = (part.audit(holders) for part in self.parts)
+        return next((fault for fault in faults if fault is not None), None)
+
+    def part(self, name: str) -> Capacity | None:
+        if name == self.name:
+            return self
+        found = (part.part(name) for part in self.parts)
+        return next((part for part in found if part is not None), None)

@@ -1,0 +1,179 @@
+"""Slots with reservations: a class can count on its floor, and everybody uses what it leaves.
+
+    used         = Σ inflight
+    held(h)      = max(0, reserved[h] − inflight[h])  while class h has demand, else 0
+    headroom(c)  = total − used − Σ over classes h above c of held(h)
+
+A class gets a slot while its headroom is positive.  Its own reservation never reduces its own headroom; reservations of lower classes
+never hold back higher ones; one in use stops being held.  A hold is *lent* while its class has shown no demand: nothing waiting,
+nothing running, and `linger` seconds gone since either.  A promoted ticket ignores holds, never the total.
+
+    desired[c]   = min(total, max(floor[c], ⌈share[c] · total⌉))       shares are decimals: 0.07 of 100 is 7
+    reserved     = desired, granted from the highest class down while slots last
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil, inf
+from typing import TYPE_CHECKING
+
+from fairlead.core.capacity import FULL, Capacity, Hold
+from fairlead.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Mapping, Sequence
+
+    from fairlead.core.ticket import Ticket
+
+
+class Reserved(Capacity):
+    """Slots with a floor and a share per class, lowest class first, as ranks count.
+
+    >>> Reserved(256, floors=(0, 0, 128, 32), shares=(0, 0.10, 0.25, 0)).reserved
+    (0, 26, 128, 32)
+    """
+
+    scoped = True
+    watches = True
+
+    def __init__(
+        self,
+        total: int,
+        floors: Sequence[int],
+        shares: Sequence[float | str] = (),
+        *,
+        linger: float | Sequence[float] = 0.0,
+        lend: bool = True,
+        name: str = "slots",
+    ) -> None:
+        count = len(floors)
+        self.name = name
+        self.lend = lend
+        self._floors = tuple(floors)
+        self._shares = tuple(Fraction(str(share)) for share in shares or (0,) * count)
+        self._linger = (linger,) * count if isinstance(linger, int | float) else tuple(linger)
+        if not count or len(self._shares) != count or len(self._linger) != count:
+            raise ConfigError("floors, shares and linger need one value per class, lowest first")
+        if min(self._floors) < 0 or min(self._shares) < 0 or min(self._linger) < 0:
+            raise ConfigError("floors, shares and linger must be 0 or more")
+        self.inflight = [0] * count
+        self._waiting = [0] * count
+        self._demand_ended = [-inf] * count
+        self._scopes = tuple((Hold(rank),) for rank in range(count))
+        self._holds = [Hold(rank) for rank in range(count - 1)]
+        self.used = 0
+        self.resize(total)
+        if (wanted := sum(self._desired)) > total > 0:
+            raise ConfigError(
+                f"reservations need {wanted} slots but the capacity is {total}; lower floors or shares"
+            )
+
+    def resize(self, total: int) -> None:
+        """Change the number of slots; reservations follow, highest class first when they no longer fit."""
+        if isinstance(total, bool) or not isinstance(total, int) or total < 0:
+            raise ConfigError(f"the number of slots must be a whole number, 0 or more; got {total!r}")
+        self.total = left = total
+        self._desired = [
+            min(total, max(floor, ceil(share * total)))
+            for floor, share in zip(self._floors, self._shares, strict=True)
+        ]
+        reserved = []
+        for desired in reversed(self._desired):
+            reserved.append(min(desired, left))
+            left -= reserved[-1]
+        self.reserved = tuple(reversed(reserved))
+        self._opened()
+
+    def _opened(self) -> None:
+        if not self.opened:
+            self.opened.extend(self._holds)
+
+    def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
+        try:
+            return self._scopes[ticket.rank]
+        except IndexError:
+            message = f"rank must be 0..{len(self._scopes) - 1} (a class); got {ticket.rank!r}"
+            raise ConfigError(message) from None
+
+    def _held(self, rank: int, inflight: int, now: float) -> int:
+        if self.lend and not (inflight or self._waiting[rank]):
+            ended = self._demand_ended[rank] + self._linger[rank]
+            if now >= ended:
+                return 0
+        return max(0, self.reserved[rank] - inflight)
+
+    def headroom(self, rank: int, now: float, without: Ticket | None = None) -> int:
+        """Tell how many more tickets of a class would be admitted."""
+        used = self.used if without is None else self.used - 1
+        free = self.total - used
+        for above in range(rank + 1, len(self.reserved)):
+            inflight = self.inflight[above]
+            if without is not None and without.rank == above:
+                inflight -= 1
+            free -= self._held(above, inflight, now)
+        return free
+
+    def refusal(self, ticket: Ticket, now: float, without: Ticket | None = None) -> Hashable | None:
+        used = self.used if without is None else self.used - 1
+        if used >= self.total:
+            return FULL
+        if ticket.promoted or self.headroom(ticket.rank, now, without) > 0:
+            return None
+        return Hold(ticket.rank)
+
+    def take(self, ticket: Ticket, now: float) -> bool:
+        self.used += 1
+        self.inflight[ticket.rank] += 1
+        return self.used >= self.total
+
+    def give(self, ticket: Ticket, now: float) -> None:
+        self.used -= 1
+        self.inflight[ticket.rank] -= 1
+        self._demand_may_have_ended(ticket.rank, now)
+
+    def enter(self, ticket: Ticket, now: float) -> None:
+        self._waiting[ticket.rank] += 1
+
+    def leave(self, ticket: Ticket, now: float) -> None:
+        self._waiting[ticket.rank] -= 1
+        self._demand_may_have_ended(ticket.rank, now)
+
+    def _demand_may_have_ended(self, rank: int, now: float) -> None:
+        if not self.inflight[rank] and not self._waiting[rank]:
+            self._demand_ended[rank] = now
+        self._opened()
+
+    def ready_at(self, ticket: Ticket, now: float, scope: Hashable) -> float:
+        """The holds that linger without demand end one by one: when have enough of them ended?"""
+        if type(scope) is not Hold or not self.lend:
+            return inf
+        missing = 1 - self.headroom(ticket.rank, now)
+        ends = sorted(
+            (self._demand_ended[above] + self._linger[above], self._held(above, 0, now))
+            for above in range(ticket.rank + 1, len(self.reserved))
+            if not self.inflight[above] and not self._waiting[above]
+        )
+        for end, held in ends:
+            if end > now:
+                missing -= held
+                if missing <= 0:
+                    return end
+        return inf
+
+    def room(self) -> Mapping[Hashable, float]:
+        return {self.name: max(0, self.total - self.used)}
+
+    def describe(self, ticket: Ticket, now: float, refusal: Hashable) -> str:
+        if refusal is FULL:
+            return f"all {self.total} {self.name} are in use"
+        free = self.total - self.used
+        return f"{free} of {self.total} {self.name} are free but reserved for higher classes"
+
+    def audit(self, holders: Collection[Ticket]) -> str | None:
+        by_rank = [0] * len(self.inflight)
+        for ticket in holders:
+            by_rank[ticket.rank] += 1
+        if by_rank != self.inflight or self.used != len(holders):
+            return f"{self.name}: {self.inflight} in flight by class, holders say {by_rank}"
+        return None

@@ -1,0 +1,108 @@
+"""Is there room, and when could there be?  The contract every capacity keeps, with defaults for what few need.
+
+A capacity answers for one ticket at one instant and knows nothing of queues.  Three rules make the gate exact:
+
+- `refusal` is pure; `take` is called only right after it returned None, and never fails.
+- A refusal names who else is refused: `FULL` everybody, `STOP` everybody ranked later, `NEVER` this ticket for
+  ever, or a *scope* (any other hashable out of `scopes(ticket)`) everybody ranked later who shares it.
+- `ready_at` is the very instant from which `refusal` would be None if nothing else happened.  Keep it as a time, not
+  as a level: a level that rounds the other way makes a timer spin at one instant for ever.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Mapping
+
+    from fairlead.core.ticket import Ticket
+
+
+class Halt(Enum):
+    """The refusals that are not scopes."""
+
+    STOP = "nobody ranked after this ticket"
+    FULL = "nobody at all"
+    NEVER = "this ticket can never fit"
+
+
+STOP, FULL, NEVER = Halt
+
+
+class Hold(NamedTuple):
+    """The scope of a class kept out by a reservation above it.  A promotion passes through it."""
+
+    rank: int
+
+
+class Capacity:
+    """The base of every capacity; a user's own needs `refusal`, `take` and `give`.
+
+    >>> class OneAtATime(Capacity):
+    ...     busy = False
+    ...     def refusal(self, ticket, now, without=None):
+    ...         return FULL if self.busy and without is None else None
+    ...     def take(self, ticket, now):
+    ...         self.busy = True
+    ...     def give(self, ticket, now):
+    ...         self.busy = False
+    """
+
+    name = "capacity"
+    scoped = False  # does scopes() ever name one?
+    watches = False  # does it want enter() and leave()?
+    opened: list[Hashable]  # scopes that gained room since the gate last looked
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        # Set up here, so that a subclass with its own __init__ need not call ours.
+        self = super().__new__(cls)
+        self.opened = []
+        return self
+
+    def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
+        """Name the scopes that may refuse this ticket; asked once, at offer."""
+        return ()
+
+    def refusal(self, ticket: Ticket, now: float, without: Ticket | None = None) -> Hashable | None:
+        """Say why not, or None; with `without`, as if that holder had given back."""
+        raise NotImplementedError
+
+    def take(self, ticket: Ticket, now: float) -> bool | None:
+        """Take the room; `refusal` has just returned None.  May return True to say that now it is FULL."""
+        raise NotImplementedError
+
+    def give(self, ticket: Ticket, now: float) -> None:
+        """Give back what lasts as long as the work does."""
+        raise NotImplementedError
+
+    def refund(self, ticket: Ticket, amount: float, now: float) -> None:
+        """Give back (or, if negative, take further) what is used up by starting."""
+
+    def ready_at(self, ticket: Ticket, now: float, scope: Hashable) -> float:
+        """Say from when `scope` would no longer refuse this ticket if nothing else happened."""
+        return inf
+
+    def enter(self, ticket: Ticket, now: float) -> None:
+        """Note that a ticket starts to wait."""
+
+    def leave(self, ticket: Ticket, now: float) -> None:
+        """Note that a ticket waits no longer."""
+
+    def room(self) -> Mapping[Hashable, float]:
+        """Tell the free room by name, for planners and metrics."""
+        return {}
+
+    def describe(self, ticket: Ticket, now: float, refusal: Hashable) -> str:
+        """Say in one clause why `refusal` refuses this ticket."""
+        return f"{self.name} has no room"
+
+    def audit(self, holders: Collection[Ticket]) -> str | None:
+        """Compare the books with the holders; say what is wrong, or None."""
+        return None
+
+    def part(self, name: str) -> Capacity | None:
+        """Find this capacity, or one inside it, by name."""
+        return self if name == self.name else None

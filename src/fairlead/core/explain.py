@@ -1,0 +1,71 @@
+"""Why does it wait?  Answered with the very predicates the dispatcher uses, so that the answer cannot drift from the truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
+
+from fairlead.core.capacity import FULL, NEVER, STOP
+from fairlead.core.ticket import WAITING, QueueLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from fairlead.core.gate import Gate
+    from fairlead.core.ticket import State, Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What stands between a ticket and its start.
+
+    `blocked_by` is the refusal: FULL, STOP or NEVER, a scope, "claim" (room is being freed for it), "order" (there is
+    room, but not for it yet), or None when it does not wait.  `ready_at` is when that refusal ends by itself.
+    """
+
+    state: State
+    blocked_by: Hashable | None
+    ready_at: float
+    text: str
+
+
+def explain(gate: Gate, ticket: Ticket, now: float) -> Explanation:
+    """Explain one ticket; changes nothing."""
+    if ticket.state is not WAITING:
+        text = ticket.state.value
+        if isinstance(ticket.reason, QueueLimit):
+            text += f": the queue was full ({ticket.reason.waiting} of {ticket.reason.limit})"
+        elif ticket.reason:
+            text += f": {ticket.reason}"
+        return Explanation(ticket.state, None, inf, text)
+    if gate.claimed(ticket):
+        text = "waits for the room of an evicted ticket, which is on its way"
+        return Explanation(WAITING, "claim", inf, text)
+    refusal, ready_at, text = _blocked(gate, ticket, now)
+    order = gate.policy.explain(ticket, now)
+    return Explanation(WAITING, refusal, ready_at, f"waits: {text}" + (f"; {order}" if order else ""))
+
+
+def _blocked(gate: Gate, ticket: Ticket, now: float) -> tuple[Hashable, float, str]:
+    capacity = gate.capacity
+    refusal = capacity.refusal(ticket, now)
+    if refusal is not None:
+        scope: Hashable = refusal
+        ready_at = inf if refusal is NEVER else capacity.ready_at(ticket, now, scope)
+        text = capacity.describe(ticket, now, refusal)
+        if ready_at < inf:
+            text += f" (for {ready_at - now:g} s more if nothing is given back)"
+        return refusal, ready_at, text
+    for scope in ticket.scopes:
+        closer = gate.closed_by(scope)
+        if closer is not None and closer is not ticket:
+            return scope, inf, f"{closer!r} ranks earlier and waits for the same {scope!r}"
+    head = gate.policy.head(now)
+    if head is None or head is ticket:
+        return "order", inf, "the policy withholds it"
+    because = capacity.refusal(head, now)
+    if because in (STOP, FULL):
+        text = f"{head!r} ranks earlier, and {capacity.describe(head, now, because)}"
+        return because, capacity.ready_at(head, now, because), text
+    return "order", inf, f"{head!r} ranks earlier"

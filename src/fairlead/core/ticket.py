@@ -1,0 +1,140 @@
+"""One unit of work asking for a turn, and the verdict written on it.
+
+Only the gate writes `state`, `reason`, `seq`, `arrived_at` and `started_at`; only policies write `place`; only a
+policy that promotes writes `promoted`.  Everything else is the caller's, fixed before `offer`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
+
+class State(Enum):
+    """Where a ticket stands.  DONE, REFUSED, EXPIRED and WITHDRAWN are final; EVICTED holds its room until `finish`."""
+
+    NEW = "new"
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    REFUSED = "refused"
+    EXPIRED = "expired"
+    EVICTED = "evicted"
+    WITHDRAWN = "withdrawn"
+
+
+class Outcome(Enum):
+    """How work ended.  IGNORED keeps the sample out of learned limits; LOST means it never really started: refunded."""
+
+    OK = "ok"
+    FAILED = "failed"
+    IGNORED = "ignored"
+    LOST = "lost"
+
+
+class QueueLimit(NamedTuple):
+    """The reason on a ticket refused because a queue was full."""
+
+    queue: str
+    waiting: int
+    limit: int
+
+
+NEW, WAITING, RUNNING, DONE, REFUSED, EXPIRED, EVICTED, WITHDRAWN = State
+
+
+class Ticket:
+    """One unit of work asking for a turn.
+
+    >>> Ticket("report-7", priority=80, tenant="acme").state
+    <State.NEW: 'new'>
+    """
+
+    __slots__ = (
+        "arrived_at",
+        "can_preempt",
+        "committed",
+        "cost",
+        "deadline",
+        "estimate",
+        "evictable",
+        "evictions",
+        "hold_until",
+        "key",
+        "labels",
+        "place",
+        "pool",
+        "priority",
+        "promoted",
+        "rank",
+        "reason",
+        "scopes",
+        "seq",
+        "started_at",
+        "state",
+        "tenant",
+        "wait_until",
+        "work",
+        "workload",
+    )
+
+    arrived_at: float
+    started_at: float
+    scopes: tuple[Hashable, ...]
+    place: Any
+    reason: QueueLimit | str | None
+
+    def __init__(
+        self,
+        key: Hashable = None,
+        priority: int = 50,
+        cost: float = 1,
+        work: Any = None,
+        *,
+        rank: int = 0,
+        tenant: Hashable = None,
+        workload: Hashable = None,
+        pool: Hashable = None,
+        estimate: float | None = None,
+        deadline: float = inf,
+        labels: Mapping[str, str] | None = None,
+        wait_until: float = inf,
+        hold_until: float = inf,
+        arrived_at: float = -inf,
+        can_preempt: bool = False,
+        evictable: bool = False,
+        evictions: int = 0,
+    ) -> None:
+        self.key = key
+        self.priority = priority
+        self.cost = cost
+        self.work = work
+        self.rank = rank
+        self.tenant = tenant
+        self.workload = workload
+        self.pool = pool
+        self.estimate = estimate
+        self.deadline = deadline
+        self.labels = labels
+        self.wait_until = wait_until
+        self.hold_until = hold_until
+        self.can_preempt = can_preempt
+        self.evictable = evictable
+        self.evictions = evictions
+        self.arrived_at = arrived_at  # -inf: the gate fills it in at offer
+        self.state = NEW
+        self.reason = None
+        self.seq = 0
+        self.started_at = inf
+        self.scopes = ()
+        self.place = None
+        self.promoted = False
+        self.committed = False
+
+    def __repr__(self) -> str:
+        name = self.seq if self.key is None else self.key
+        return f"<{type(self).__name__} {name} {self.state.value}>"

@@ -1,0 +1,123 @@
+"""Every error Fairlead raises.
+
+    FairleadError
+      ConfigError (a ValueError)    wrong at construction: a bad number, duration, name or file
+      Refused                       the gate said no; carries .ticket, .reason, .retry_after, .status_hint
+        QueueFull 429               the queue is at its limit; .current and .maximum
+        WaitedTooLong 408           the wait (or a drain) passed its limit
+        Preempted 503               a more important ticket took the place
+        ShuttingDown 503            nothing new is taken
+        NeverFits 422               larger than the capacity can ever be
+      GraphError (a ValueError)     a DAG that cannot run
+        CycleFound                  .cycle names every node in it
+        UnknownNode                 a dependency on a node that is not there
+        DuplicateNode               two nodes of one name
+      PolicyError                   a policy, planner or capacity broke its contract; names it and the ticket
+      Misuse (a RuntimeError)       a call in a state that forbids it; nothing has changed
+
+The core writes verdicts on tickets; doors raise.  A message says what happened, to what, and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairlead.core.ticket import Ticket
+
+
+class FairleadError(Exception):
+    """The root of every error raised by Fairlead."""
+
+
+class ConfigError(FairleadError, ValueError):
+    """A setting that cannot be used."""
+
+
+class Refused(FairleadError):
+    """The gate said no."""
+
+    status_hint = 503
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        ticket: Ticket | None = None,
+        reason: Any = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.ticket = ticket
+        self.reason = message if reason is None else reason
+        self.retry_after = retry_after
+
+
+class QueueFull(Refused):
+    """The queue is at its limit."""
+
+    status_hint = 429
+
+    def __init__(self, queue: str, current: int, maximum: int, **carried: Any) -> None:
+        super().__init__(
+            f"{queue} queue is full ({current}/{maximum} waiting); "
+            "retry later, shed load, or raise max_queue_size",
+            **carried,
+        )
+        self.current = current
+        self.maximum = maximum
+
+
+class WaitedTooLong(Refused):
+    """The wait passed its limit."""
+
+    status_hint = 408
+
+
+class Preempted(Refused):
+    """A more important ticket took the place."""
+
+
+class ShuttingDown(Refused):
+    """Nothing new is taken."""
+
+
+class NeverFits(Refused):
+    """The ticket asks for more than the capacity can ever give."""
+
+    status_hint = 422
+
+
+class GraphError(FairleadError, ValueError):
+    """A DAG that cannot run."""
+
+
+class CycleFound(GraphError):
+    """Nodes that wait for each other in a ring."""
+
+    def __init__(self, cycle: Sequence[str]) -> None:
+        ring = " → ".join([*cycle, cycle[0]])
+        super().__init__(f"the DAG has a cycle: {ring}; remove one of these dependencies")
+        self.cycle = tuple(cycle)
+
+
+class UnknownNode(GraphError):
+    """A dependency on a node that is not in the DAG."""
+
+
+class DuplicateNode(GraphError):
+    """Two nodes of one name."""
+
+
+class PolicyError(FairleadError):
+    """A user-written policy, planner or capacity broke its contract."""
+
+
+class Misuse(FairleadError, RuntimeError):
+    """A call in a state that forbids it; nothing has changed."""
+
+
+class SelfDeadlockWarning(RuntimeWarning):
+    """Work waits for a slot while holding the last one itself."""

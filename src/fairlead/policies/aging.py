@@ -1,0 +1,126 @@
+"""Priorities that grow while a ticket waits, without ever being recomputed.
+
+The effective priority is  min(ceiling, priority + rate · (now − arrived)).  Below the ceiling the order of two tickets
+never changes with time: p₁ + r(t − a₁) > p₂ + r(t − a₂)  ⇔  r·a₁ − p₁ < r·a₂ − p₂, a constant of each ticket.  At the ceiling
+all are equal and arrival decides.  So tickets of one priority are always in order of arrival, a lane each, and two
+small heaps over the lanes' heads do the rest: *rising* by that constant, *capped* by arrival.  A head moves from
+rising to capped when its constant falls to  r·now − ceiling; at most one move per lane is pending at any time, so no pass
+over the waiting is ever made.  At the default rate +10 comes every 5 s.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush, heapreplace
+from math import isfinite
+from typing import TYPE_CHECKING, Self
+
+from fairlead.core.lanes import Lane, Order
+from fairlead.core.policy import Policy
+from fairlead.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fairlead.core.ticket import Ticket
+
+STEP = 10  # one promotion, in points of priority
+
+
+class Rising(Order):
+    """Lanes of one priority each, by effective priority."""
+
+    __slots__ = ("_capped", "_ceiling", "_rate", "_rising")
+
+    def __init__(self, rate: float, ceiling: float) -> None:
+        self._rate = rate
+        self._ceiling = ceiling
+        self._rising: list[tuple[float, int, Lane]] = []
+        self._capped: list[tuple[int, Lane]] = []
+
+    def add(self, lane: Lane) -> None:
+        lane.order = self
+        head = lane.head()
+        constant = self._rate * head.arrived_at - head.priority
+        lane.entry = entry = (constant, head.seq, lane)
+        heappush(self._rising, entry)
+
+    def best(self, now: float) -> Lane | None:
+        rate, rising, capped = self._rate, self._rising, self._capped
+        reached = rate * now - self._ceiling
+        while True:
+            while rising:
+                entry = rising[0]
+                lane = entry[2]
+                if lane.entry is not entry:
+                    heappop(rising)
+                    continue
+                head = lane.head()
+                if head.seq != entry[1]:
+                    constant = rate * head.arrived_at - head.priority
+                    lane.entry = entry = (constant, head.seq, lane)
+                    heapreplace(rising, entry)
+                elif entry[0] <= reached:
+                    heappop(rising)
+                    lane.entry = arrived = (head.seq, lane)
+                    heappush(capped, arrived)
+                else:
+                    break
+            if not capped:
+                return rising[0][2] if rising else None
+            arrived = capped[0]
+            lane = arrived[1]
+            if lane.entry is arrived:
+                if lane.head().seq == arrived[0]:
+                    return lane
+                self.add(lane)  # the next head may still be rising
+            heappop(capped)
+
+
+class Aging(Policy):
+    """Serve the highest effective priority; equal ones in order of arrival.
+
+    >>> aging = Aging.over(30.0)
+    >>> aging.rate, aging.ceiling
+    (2.0, 100)
+    """
+
+    _lane_type = Lane
+
+    def __init__(
+        self,
+        rate: float = 2.0,
+        ceiling: float = 100,
+        *,
+        name: str = "",
+        limit: int | None = None,
+    ) -> None:
+        if not (isfinite(rate) and rate >= 0):
+            raise ConfigError(f"rate must be points per second, 0 or more; got {rate!r}")
+        self.rate = rate
+        self.ceiling = ceiling
+        self.name = name
+        self.limit = limit
+        self._ready = self._new_order()
+
+    @classmethod
+    def over(cls, starvation_timeout: float, *, name: str = "", limit: int | None = None) -> Self:
+        """Age as the table says at 30 s (+10 per 5 s), in proportion at any other timeout."""
+        return cls(60.0 / starvation_timeout, name=name, limit=limit)
+
+    def _new_order(self) -> Order:
+        return Rising(self.rate, self.ceiling)
+
+    def effective(self, ticket: Ticket, now: float) -> float:
+        """Tell the priority a waiting ticket has grown to."""
+        grown = ticket.priority + self.rate * (now - ticket.arrived_at)
+        return max(float(ticket.priority), min(float(self.ceiling), grown))
+
+    def steps(self, ticket: Ticket, now: float) -> int:
+        """Count the promotions, steps of +10, a ticket has gained by waiting."""
+        return int((self.effective(ticket, now) - ticket.priority) // STEP)
+
+    def push(self, ticket: Ticket, now: float) -> None:
+        scopes = ticket.scopes
+        name = (ticket.priority, scopes) if scopes else ticket.priority
+        self._insert(ticket, name, None)
+
+    def explain(self, ticket: Ticket, now: float) -> str | None:
+        return f"priority {ticket.priority} has aged to {self.effective(ticket, now):g}"

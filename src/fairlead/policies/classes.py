@@ -1,0 +1,243 @@
+"""Strict classes: the highest class that may go, goes; with a bounded cure for starvation.
+
+A class is *starved* when its first candidate has waited for the class's threshold.  Promotions let it past higher classes and
+past reservations, never past capacity, and are budgeted: at most one in `budget` dispatches, in turn over the starved
+classes.  Without the budget the cure inverts priority in exactly the overload it is meant for.  A class that saw
+no dispatch at all for its threshold may also promote, or a reserved and idle pool would keep it waiting for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
+
+from fairlead.core.capacity import STOP, Hold
+from fairlead.core.policy import Policy
+from fairlead.errors import ConfigError
+from fairlead.policies.fifo import FIFO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+
+    from fairlead.core.policy import Admit
+    from fairlead.core.ticket import QueueLimit, Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One class: its name, the order inside it, and its limits (seconds; `starvation` is the threshold)."""
+
+    name: str
+    inside: Callable[[], Policy] = FIFO
+    queue_limit: int | None = None
+    wait_limit: float = inf
+    starvation: float = inf
+
+
+class Classes(Policy):
+    """Serve the highest class first; a ticket's `rank` is the index of its level, lowest first.
+
+    >>> classes = Classes(Level("bulk", starvation=30.0), Level("interactive", queue_limit=1000))
+    >>> classes.rank("interactive")
+    1
+    """
+
+    charges = True
+
+    def __init__(self, *levels: Level, budget: int = 4, name: str = "", limit: int | None = None) -> None:
+        if not levels:
+            raise ConfigError("Classes needs at least one Level")
+        if len({level.name for level in levels}) < len(levels):
+            raise ConfigError(f"two levels share a name: {[level.name for level in levels]}")
+        if budget < 1:
+            raise ConfigError(f"budget must be 1 or more dispatches per promotion; got {budget!r}")
+        self.levels = levels
+        self.budget = budget
+        self.name = name
+        self.limit = limit
+        self.promotions = 0
+        self._queues = [level.inside() for level in levels]
+        for level, queue in zip(levels, self._queues, strict=True):
+            queue.name = queue.name or level.name
+            queue.limit = level.queue_limit if queue.limit is None else queue.limit
+        self._sizes = [0] * len(levels)
+        self._top = len(levels) - 1
+        self._held: dict[int, Hold] = {}  # classes a reservation keeps out, until its scope opens
+        self._since = budget  # dispatches since the last promotion
+        self._last_dispatch = -inf
+        self._turn = 0
+        # No class can be starved before this instant.  A lower bound, so that no verb looks at every queue.
+        self._starving_at = inf
+        self._stopped = False
+        self._promoting = False
+        self._rank = 0
+        self._admit: Admit | None = None
+        self._asker = self._ask
+        self.limited = True  # there may be limits inside
+        self._inner_timed = any(queue.timed for queue in self._queues)
+        self.timed = self._inner_timed or any(level.starvation < inf for level in levels)
+
+    def rank(self, name: str) -> int:
+        """Tell the rank of a class by its name."""
+        for rank, level in enumerate(self.levels):
+            if level.name == name:
+                return rank
+        raise ConfigError(f"there is no class {name!r}; known: {[level.name for level in self.levels]}")
+
+    def push(self, ticket: Ticket, now: float) -> None:
+        rank = ticket.rank
+        if not 0 <= rank <= self._top:
+            raise ConfigError(f"rank must be 0..{self._top} (a class); got {rank!r}")
+        level = self.levels[rank]
+        self._queues[rank].push(ticket, now)
+        self._sizes[rank] += 1
+        self._size += 1
+        if level.wait_limit < inf:
+            ticket.wait_until = min(ticket.wait_until, ticket.arrived_at + level.wait_limit)
+        if rank < self._top and ticket.arrived_at + level.starvation < self._starving_at:
+            self._starving_at = ticket.arrived_at + level.starvation
+
+    def _ask(self, ticket: Ticket) -> Hashable | None:
+        if self._promoting:
+            ticket.promoted = True
+        refusal = self._admit(ticket)  # type: ignore[misc]
+        if refusal is None:
+            return None
+        ticket.promoted = False
+        if refusal is STOP:
+            self._stopped = True
+        elif type(refusal) is Hold:
+            self._held[self._rank] = refusal
+            return STOP  # nobody else of this class; other classes are asked
+        return refusal
+
+    def pick(self, admit: Admit, now: float) -> Ticket | None:
+        self._admit = admit
+        self._stopped = False
+        starving = now >= self._starving_at and self._find_starving(now) <= now
+        if starving:
+            ticket = self._promote(now, overtake=True)
+            if ticket is not None or self._stopped:
+                return ticket
+        for rank in range(self._top, -1, -1):
+            if self._sizes[rank] and rank not in self._held:
+                ticket = self._pick_from(rank, now)
+                if ticket is not None or self._stopped:
+                    return ticket
+        return self._promote(now, overtake=False) if starving else None
+
+    def _pick_from(self, rank: int, now: float) -> Ticket | None:
+        self._rank = rank
+        ticket = self._queues[rank].pick(self._asker, now)
+        if ticket is not None:
+            self._sizes[rank] -= 1
+            self._size -= 1
+            self._since += 1
+            self._last_dispatch = now
+        return ticket
+
+    def _promote(self, now: float, *, overtake: bool) -> Ticket | None:
+        """Serve a starved class: one that has to overtake a higher class, or one that only a reservation keeps out."""
+        for turn in range(self._top):
+            rank = (self._turn + turn) % self._top
+            if any(self._sizes[rank + 1 :]) is not overtake or not self._may_promote(rank, now):
+                continue
+            self._promoting = True
+            try:
+                ticket = self._pick_from(rank, now)
+            finally:
+                self._promoting = False
+            if ticket is not None:
+                self._since = 1  # the promotion itself counts
+                self._turn = (rank + 1) % self._top
+                self.promotions += 1
+                return ticket
+            if self._stopped:
+                return None
+        return None
+
+    def _may_promote(self, rank: int, now: float) -> bool:
+        starvation = self.levels[rank].starvation
+        if self._since < self.budget and now < self._last_dispatch + starvation:
+            return False
+        return now >= self._starved_at(rank, now)
+
+    def _starved_at(self, rank: int, now: float) -> float:
+        starvation = self.levels[rank].starvation
+        if starvation == inf or not self._sizes[rank]:
+            return inf
+        head = self._queues[rank].head(now)
+        return inf if head is None else head.arrived_at + starvation
+
+    def _find_starving(self, now: float) -> float:
+        self._starving_at = min((self._starved_at(rank, now) for rank in range(self._top)), default=inf)
+        return self._starving_at
+
+    def open(self, scope: Hashable, now: float) -> None:
+        if type(scope) is Hold:
+            for rank in [rank for rank, hold in self._held.items() if hold == scope]:
+                del self._held[rank]
+        else:
+            for queue in self._queues:
+                queue.open(scope, now)
+            self._starving_at = -inf  # a head may have been parked until now
+
+    def remove(self, ticket: Ticket, now: float) -> None:
+        self._queues[ticket.rank].remove(ticket, now)
+        self._sizes[ticket.rank] -= 1
+        self._size -= 1
+
+    def charge(self, ticket: Ticket, amount: float, now: float) -> None:
+        if amount > 0:
+            self._since += 1
+            self._last_dispatch = now
+        queue = self._queues[ticket.rank]
+        if queue.charges:
+            queue.charge(ticket, amount, now)
+
+    def head(self, now: float) -> Ticket | None:
+        for rank in range(self._top, -1, -1):
+            if self._sizes[rank]:
+                head = self._queues[rank].head(now)
+                if head is not None:
+                    return head
+        return None
+
+    def wakes_at(self, now: float) -> float:
+        """Tell when a promotion may next be due; one that is due already was tried in this very dispatch."""
+        soonest = inf
+        if self._size and now < self._starving_at:
+            soonest = self._starving_at
+        elif self._size:
+            for rank in range(self._top):
+                at = self._starved_at(rank, now)
+                if self._since < self.budget:
+                    at = max(at, self._last_dispatch + self.levels[rank].starvation)
+                if now < at < soonest:
+                    soonest = at
+        if self._inner_timed:
+            soonest = min(soonest, *(queue.wakes_at(now) for queue in self._queues))
+        return soonest
+
+    def overflow(self, ticket: Ticket) -> QueueLimit | None:
+        return super().overflow(ticket) or self._queues[ticket.rank].overflow(ticket)
+
+    def explain(self, ticket: Ticket, now: float) -> str | None:
+        level = self.levels[ticket.rank]
+        above = sum(self._sizes[ticket.rank + 1 :])
+        text = f"class {level.name!r} stands behind {above} of higher classes"
+        if level.starvation < inf and ticket.rank < self._top:
+            text += f" and may be promoted after {level.starvation:g} s"
+        inner = self._queues[ticket.rank].explain(ticket, now)
+        return f"{text}; {inner}" if inner else text
+
+    def part(self, name: str) -> Policy | None:
+        if name == self.name:
+            return self
+        parts = (queue.part(name) for queue in self._queues)
+        return next((part for part in parts if part is not None), None)
+
+    def __iter__(self) -> Iterator[Ticket]:
+        for queue in self._queues:
+            yield from queue

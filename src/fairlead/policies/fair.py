@@ -1,0 +1,365 @@
+"""Weighted fair queueing: flows share in proportion to their weights, whatever the size of their requests.
+
+**Order.**  Each competing flow has a start tag S.  The smallest S is served (the longest-competing among equals); a request of cost
+c moves its flow to  S + c/w.  While two flows compete, serving flow 1 needs S₁ ≤ S₂, so  S₁ − S₂ ≤ L₁/w₁  ever after, and
+likewise for 2: the difference stays within an interval of length L₁/w₁ + L₂/w₂.  Its change over any time span is
+W₁/w₁ − W₂/w₂; hence
+
+    |W₁/w₁ − W₂/w₂| ≤ L₁/w₁ + L₂/w₂      over every interval in which both compete,
+
+exactly, whatever the others do and however capacity varies.  (Smallest finish among eligible starts, WF²Q+, breaks this
+bound as soon as a third flow joins: up to 22 times in our trials, and the tests keep it as a control.)
+
+**Clock.**  A flow that joins starts at the virtual time v, so that it banks nothing while idle.  v is the fluid (GPS)
+clock driven by work: a dispatch of cost c moves it by c/W, W being the weight of all flows that compete or whose paid time S lies
+still ahead of v.  A clock that reads the start tag in service instead (SFQ) stands still while newcomers keep coming, and a stream of
+one-shot flows then starves everybody else.  Two clamps keep the bound above: v never falls behind the smallest
+start tag, and a newcomer starts no later than one request of its own behind it.
+
+**Lag.**  When the request of flow i is next, every other flow has at most one request in front of it that the fluid ideal
+would have served later.  So it starts no later than the fluid ideal would have finished it, plus one largest
+request of each *other* competing flow (Σ Lⱼ of work, shared by all), the bound of start-time fair queueing; it is tight.
+
+Tags live as long as somebody waits.  When the last ticket leaves, the fluid ideal has finished too: every flow starts afresh.
+
+P. Goyal, H. Vin, H. Cheng, "Start-time Fair Queueing" (1996); A. Parekh, R. Gallager, "Generalized Processor Sharing" (1993).
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush, heapreplace
+from math import inf, isfinite
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from fairlead.core.capacity import STOP
+from fairlead.core.policy import Policy
+from fairlead.errors import ConfigError
+from fairlead.policies.fifo import FIFO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Mapping
+
+    from fairlead.core.policy import Admit
+    from fairlead.core.ticket import QueueLimit, Ticket
+
+    Inside = Callable[[Hashable], Policy]
+
+
+class Flow:
+    """One sharer: its own queue, its weight and its start tag."""
+
+    __slots__ = ("counted", "entry", "key", "number", "queue", "start", "waits", "weight", "woken")
+
+    def __init__(self, key: Hashable, number: int, queue: Policy, weight: float) -> None:
+        self.key = key
+        self.number = number
+        self.queue = queue
+        self.weight = weight
+        self.start = 0.0
+        # Its one valid entry among the competing: it has something to offer, as far as is known.
+        self.entry: tuple[float, int, Flow] | None = None
+        self.counted = False  # its weight is part of the clock's
+        self.waits: dict[Hashable, None] = {}  # scopes that part of its queue is parked under
+        self.woken: list[Hashable] = []  # scopes whose wake it was given and has not passed on
+
+
+class FairQueue(Policy):
+    """Share by weight between the values of `by`, an attribute of the ticket or a function.
+
+    >>> by_tenant = FairQueue("tenant", weights={"gold": 3, "free": 1})
+    >>> nested = FairQueue("workload", inside=lambda workload: FairQueue("tenant"))
+    """
+
+    charges = True
+
+    def __init__(
+        self,
+        by: str | Callable[[Ticket], Hashable] = "tenant",
+        *,
+        weights: Mapping[Hashable, float] | None = None,
+        default_weight: float = 1.0,
+        inside: Inside | type[Policy] | None = None,
+        name: str = "",
+        limit: int | None = None,
+    ) -> None:
+        self._key: Callable[[Ticket], Hashable] = attrgetter(by) if isinstance(by, str) else by
+        self._weights = {key: _checked(key, weight) for key, weight in (weights or {}).items()}
+        self._default_weight = _checked("default_weight", default_weight)
+        self._inside = _factory(inside)
+        self.name = name
+        self.limit = limit
+        self._flows: dict[Hashable, Flow] = {}
+        self._competing: list[tuple[float, int, Flow]] = []  # by start tag; corrected when they surface
+        self._paid: list[tuple[float, int, Flow]] = []  # not competing, paid time still ahead of the clock
+        self._groups: dict[Hashable, list[tuple[float, int, Flow]]] = {}
+        self._clock = 0.0
+        self._weight = 0.0
+        self._number = 0
+        self._timed: dict[Flow, None] = {}
+        self._refused: list[Hashable] = []
+        self._stopped = False
+        self._admit: Admit | None = None
+        self._asker = self._ask
+        self.limited = True  # there may be limits inside
+
+    def set_weight(self, key: Hashable, weight: float) -> None:
+        """Change a weight; it counts from the next dispatch on."""
+        self._weights[key] = weight = _checked(key, weight)
+        flow = self._flows.get(key)
+        if flow is not None:
+            if flow.counted:
+                self._weight += weight - flow.weight
+            flow.weight = weight
+
+    def push(self, ticket: Ticket, now: float) -> None:
+        flow = self._flow(self._key(ticket))
+        flow.queue.push(ticket, now)
+        self._size += 1
+        if flow.entry is None:
+            self._join(flow, ticket.cost)
+
+    def _flow(self, key: Hashable) -> Flow:
+        flow = self._flows.get(key)
+        if flow is None:
+            self._number += 1
+            weight = self._weights.get(key, self._default_weight)
+            flow = self._flows[key] = Flow(key, self._number, self._inside(key), weight)
+            if flow.queue.timed:
+                self._timed[flow] = None
+                self.timed = True
+        return flow
+
+    def _join(self, flow: Flow, cost: float) -> None:
+        start = self._clock
+        first = self._first()
+        if first is not None and first.start + cost / flow.weight < start:
+            start = first.start + cost / flow.weight
+        if flow.start < start:
+            flow.start = start
+        if not flow.counted:
+            flow.counted = True
+            self._weight += flow.weight
+        self._enter(flow)
+
+    def _enter(self, flow: Flow) -> None:
+        flow.entry = entry = (flow.start, flow.number, flow)
+        heappush(self._competing, entry)
+
+    def _leave(self, flow: Flow) -> None:
+        """The flow has nothing to offer; it counts until the clock has passed what it was served."""
+        flow.entry = None
+        if flow.start > self._clock:
+            heappush(self._paid, (flow.start, flow.number, flow))
+        else:
+            self._retire(flow)
+
+    def _retire(self, flow: Flow) -> None:
+        flow.counted = False
+        self._weight -= flow.weight
+        if not flow.queue:
+            self._forget(flow)
+
+    def _forget(self, flow: Flow) -> None:
+        del self._flows[flow.key]
+        self._timed.pop(flow, None)
+
+    def _first(self) -> Flow | None:
+        heap = self._competing
+        while heap:
+            entry = heap[0]
+            flow = entry[2]
+            if flow.entry is not entry:
+                heappop(heap)
+            elif flow.start == entry[0]:
+                return flow
+            else:  # it was served or charged since
+                flow.entry = entry = (flow.start, flow.number, flow)
+                heapreplace(heap, entry)
+        return None
+
+    def _ask(self, ticket: Ticket) -> Hashable | None:
+        refusal = self._admit(ticket)  # type: ignore[misc]
+        if refusal is STOP:
+            self._stopped = True
+        elif refusal is not None:
+            self._refused.append(refusal)
+        return refusal
+
+    def pick(self, admit: Admit, now: float) -> Ticket | None:
+        self._admit = admit
+        self._stopped = False
+        for flow in self._timed:
+            if flow.entry is None and flow.queue and flow.queue.wakes_at(now) <= now:
+                self._join(flow, 0)
+        while (flow := self._first()) is not None:  # type: ignore[assignment]
+            ticket = flow.queue.pick(self._asker, now)
+            if self._refused or flow.woken:
+                self._note_refusals(flow, now)
+            if ticket is not None:
+                self._size -= 1
+                self._serve(flow, ticket.cost)
+                return ticket
+            if self._stopped:
+                return None
+            self._leave(flow)
+        return None
+
+    def _serve(self, flow: Flow, cost: float) -> None:
+        if flow.start > self._clock:
+            self._clock = flow.start
+        flow.start += cost / flow.weight
+        if not flow.queue:
+            self._leave(flow)
+        if self._size:
+            self._advance(cost)
+        else:
+            self._start_afresh()
+
+    def _advance(self, work: float) -> None:
+        """Move the fluid clock: the work is shared by weight; flows whose paid time it reaches drop out on the way."""
+        paid = self._paid
+        while paid:
+            start, _, flow = paid[0]
+            if flow.entry is not None or not flow.counted or start != flow.start:
+                heappop(paid)
+                continue
+            needed = (start - self._clock) * self._weight
+            if needed > work:
+                break
+            heappop(paid)
+            work -= needed
+            self._clock = start
+            self._retire(flow)
+        if self._weight > 0:
+            self._clock += work / self._weight
+
+    def _start_afresh(self) -> None:
+        self._flows.clear()
+        self._timed.clear()
+        self._competing.clear()
+        self._paid.clear()
+        self._groups.clear()
+        self._clock = self._weight = 0.0
+
+    def _note_refusals(self, flow: Flow, now: float) -> None:
+        refused = self._refused
+        for scope in refused:
+            if scope not in flow.waits:
+                flow.waits[scope] = None
+                heappush(self._groups.setdefault(scope, []), (flow.start, flow.number, flow))
+        woken, flow.woken = flow.woken, []
+        for scope in woken:
+            if scope not in refused:
+                self.open(scope, now)
+        refused.clear()
+
+    def open(self, scope: Hashable, now: float) -> None:
+        group = self._groups.get(scope)
+        if group is None:
+            return
+        while group:
+            _, _, flow = heappop(group)
+            if scope in flow.waits:
+                del flow.waits[scope]
+                flow.woken.append(scope)
+                flow.queue.open(scope, now)
+                if flow.entry is None:
+                    head = flow.queue.head(now)
+                    self._join(flow, 0 if head is None else head.cost)
+                break
+        if not group:
+            del self._groups[scope]
+
+    def remove(self, ticket: Ticket, now: float) -> None:
+        flow = self._flows[self._key(ticket)]
+        flow.queue.remove(ticket, now)
+        self._size -= 1
+        if not self._size:
+            self._start_afresh()
+        elif not flow.queue:
+            woken, flow.woken = flow.woken, []
+            flow.waits.clear()
+            if flow.entry is not None:
+                self._leave(flow)
+            elif not flow.counted:
+                self._forget(flow)
+            for scope in woken:
+                self.open(scope, now)
+
+    def charge(self, ticket: Ticket, amount: float, now: float) -> None:
+        if not self._size:
+            return  # nobody waits: the fluid ideal owes nobody anything
+        flow = self._flow(self._key(ticket))
+        if flow.queue.charges:
+            flow.queue.charge(ticket, amount, now)
+        if amount < 0:
+            flow.start = max(flow.start + amount / flow.weight, min(self._clock, flow.start))
+        else:
+            flow.start = max(flow.start, self._clock) + amount / flow.weight
+        if not flow.counted:
+            flow.counted = True
+            self._weight += flow.weight
+        if flow.entry is not None:
+            self._enter(flow)
+        else:
+            self._leave(flow)
+        if amount > 0:
+            self._advance(amount)
+
+    def head(self, now: float) -> Ticket | None:
+        flow = self._first()
+        if flow is None:
+            return None
+        ticket = flow.queue.head(now)
+        if ticket is not None:
+            return ticket
+        # Rare: the first flow is dry and nobody has asked it since.  Look on, in order.
+        others = sorted(entry for entry in self._competing if entry[2].entry is entry)
+        heads = (other.queue.head(now) for _, _, other in others)
+        return next((head for head in heads if head is not None), None)
+
+    def wakes_at(self, now: float) -> float:
+        return min((flow.queue.wakes_at(now) for flow in self._timed), default=inf)
+
+    def overflow(self, ticket: Ticket) -> QueueLimit | None:
+        return super().overflow(ticket) or self._flows[self._key(ticket)].queue.overflow(ticket)
+
+    def explain(self, ticket: Ticket, now: float) -> str | None:
+        flow = self._flows.get(self._key(ticket))
+        if flow is None:
+            return None
+        ahead = flow.start - self._clock
+        standing = f"is {ahead:g} ahead of" if ahead > 0 else f"is {-ahead:g} behind"
+        inner = flow.queue.explain(ticket, now)
+        own = f"flow {flow.key!r} (weight {flow.weight:g}) {standing} its fair share"
+        return f"{own}; {inner}" if inner else own
+
+    def part(self, name: str) -> Policy | None:
+        if name == self.name:
+            return self
+        parts = (flow.queue.part(name) for flow in self._flows.values())
+        return next((part for part in parts if part is not None), None)
+
+    def __iter__(self) -> Iterator[Ticket]:
+        for flow in self._flows.values():
+            yield from flow.queue
+
+
+def _checked(key: Hashable, weight: float) -> float:
+    if not (isfinite(weight) and weight > 0):
+        raise ConfigError(f"the weight of {key!r} must be a finite number above 0; got {weight!r}")
+    return float(weight)
+
+
+def _factory(inside: Inside | type[Policy] | None) -> Inside:
+    if inside is None:
+        return lambda key: FIFO()
+    if isinstance(inside, type):
+        policy = inside
+        return lambda key: policy()
+    if isinstance(inside, Policy):
+        raise ConfigError(f"inside= needs a class or a function, one queue per flow; got {inside!r}")
+    return inside
+
+

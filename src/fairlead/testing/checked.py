@@ -1,0 +1,122 @@
+"""A gate that checks itself after every verb: for tests of gates, doors, policies and capacities, ours and yours."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from fairlead.core.capacity import NEVER, STOP
+from fairlead.core.gate import Change, Gate
+from fairlead.core.ticket import Outcome, State, Ticket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+ENDED = frozenset({State.DONE, State.REFUSED, State.EXPIRED, State.WITHDRAWN})
+MOVES = {
+    State.NEW: {State.WAITING, State.RUNNING, State.REFUSED, State.EXPIRED},
+    State.WAITING: {State.RUNNING, State.REFUSED, State.EXPIRED, State.WITHDRAWN, State.EVICTED},
+    State.RUNNING: {State.DONE, State.EVICTED, State.EXPIRED},
+    State.EVICTED: {State.EXPIRED},
+}
+
+
+class CheckedGate(Gate):
+    """A gate that raises AssertionError as soon as an invariant of the core is broken.
+
+    >>> from fairlead.policies import FIFO
+    >>> from fairlead.capacities import Slots
+    >>> gate = CheckedGate(FIFO(), Slots(1))
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._known: dict[Ticket, State] = {}
+
+    def offer(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
+        self._known.setdefault(ticket, ticket.state)
+        return self._checked(super().offer(ticket, now), ticket)
+
+    def finish(
+        self,
+        ticket: Ticket,
+        now: float,
+        outcome: Outcome = Outcome.OK,
+        spent: float | None = None,
+    ) -> Sequence[Ticket]:
+        return self._checked(super().finish(ticket, now, outcome, spent), ticket)
+
+    def withdraw(self, tickets: Iterable[Ticket], now: float) -> Sequence[Ticket]:
+        tickets = list(tickets)
+        return self._checked(super().withdraw(tickets, now), *tickets)
+
+    def adjust(self, change: Change, now: float) -> Sequence[Ticket]:
+        return self._checked(super().adjust(change, now))
+
+    def commit(self, ticket: Ticket) -> bool:
+        committed = super().commit(ticket)
+        self._checked(())
+        return committed
+
+    def advance(self, now: float) -> Sequence[Ticket]:
+        return self._checked(super().advance(now))
+
+    def _checked(self, changed: Sequence[Ticket], *own: Ticket) -> Sequence[Ticket]:
+        assert len(set(map(id, changed))) == len(changed), f"told twice: {changed}"
+        self._check_moves(changed, own)
+        self._check_books()
+        self._check_nobody_waits_in_vain()
+        self._check_wakeup()
+        return changed
+
+    def _check_moves(self, changed: Sequence[Ticket], own: Sequence[Ticket]) -> None:
+        """A ticket moves along the diagram, ends once, and every move of another ticket is told."""
+        told = {*changed, *own}
+        for ticket, before in list(self._known.items()):
+            after = ticket.state
+            if after is not before:
+                assert after in MOVES.get(before, ()), f"{ticket!r} went from {before} to {after}"
+                assert ticket in told, f"{ticket!r} went from {before.value} and nobody was told"
+                self._known[ticket] = after
+            if after in ENDED:
+                del self._known[ticket]
+
+    def _check_books(self) -> None:
+        """Counts equal what can be counted; capacity agrees with the holders."""
+        waiting = list(self.policy)
+        assert len(waiting) == len(self.policy), f"{len(waiting)} tickets iterated of {len(self.policy)}"
+        assert len(set(map(id, waiting))) == len(waiting), "a ticket waits twice"
+        assert self.waiting == len(waiting) + len(self._claims), "the count of waiting tickets is off"
+        for ticket in waiting:
+            assert ticket.state is State.WAITING, f"{ticket!r} stands in the queue"
+        for ticket in self.holders:
+            assert ticket.state in (State.RUNNING, State.EVICTED), f"{ticket!r} holds room"
+        fault = self.capacity.audit(self.holders)
+        assert fault is None, fault
+
+    def _check_nobody_waits_in_vain(self) -> None:
+        """No admissible ticket waits beside free room, unless one ranked before it waits for the same."""
+        if not self.policy.shortcut:
+            return
+        refusals = {ticket: self.capacity.refusal(ticket, self.now) for ticket in self.policy}
+        if STOP in refusals.values():
+            return
+        for ticket, refusal in refusals.items():
+            assert refusal is not NEVER, f"{ticket!r} can never fit, and waits"
+            if refusal is None:
+                closed = [scope for scope in ticket.scopes if self.closed_by(scope) is not None]
+                assert closed, f"{ticket!r} waits beside free room"
+
+    def _check_wakeup(self) -> None:
+        """The next wake-up is never late: for an end of a wait or hold, or for room that comes with time."""
+        wakeup = self.next_wakeup(self.now)
+        for ticket in [*self.policy, *self._claims]:
+            assert ticket.wait_until >= wakeup, f"{ticket!r} expires at {ticket.wait_until}, before {wakeup}"
+            assert ticket.wait_until > self.now, f"{ticket!r} should have expired"
+        for ticket in self.holders:
+            assert ticket.hold_until >= wakeup, f"{ticket!r} is to be ended before {wakeup}"
+        for scope, closer in self._scopes.closed.items():
+            if closer.state is State.WAITING and self.capacity.refusal(closer, self.now) == scope:
+                at = self.capacity.ready_at(closer, self.now, scope)
+                assert at >= wakeup, f"{scope!r} opens at {at}, before {wakeup}"
+        assert wakeup > self.now or wakeup == inf, f"the gate would wake at {wakeup} for ever"

@@ -1,0 +1,184 @@
+"""Contract suites: subclass one in your tests, make your policy or capacity, and pytest runs every case against it.
+
+>>> class TestMyPolicy(PolicyContract):
+...     def make(self):
+...         return Policy()
+"""
+
+from __future__ import annotations
+
+import random
+from math import inf
+from typing import TYPE_CHECKING
+
+from fairlead.capacities import InFlight, Slots, TokenBucket
+from fairlead.core.policy import Policy
+from fairlead.core.ticket import Outcome, State, Ticket
+from fairlead.testing.checked import CheckedGate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlead.core.capacity import Capacity
+
+
+def drive(gate: CheckedGate, seed: int, steps: int, ticket: Callable[[int, random.Random], Ticket]) -> None:
+    """Put a gate through random verbs, then let everything end; every invariant is checked after every step."""
+    rng = random.Random(seed)
+    now = 0.0
+    waiting: list[Ticket] = []
+    running: list[Ticket] = []
+    for number in range(steps):
+        now += rng.choice((0.0, 0.1, 1.0, 7.0))
+        deed = rng.random()
+        if deed < 0.5:
+            newcomer = ticket(number, rng)
+            gate.offer(newcomer, now)
+            waiting.append(newcomer)
+        elif deed < 0.8 and running:
+            outcome = rng.choice((Outcome.OK, Outcome.OK, Outcome.FAILED, Outcome.LOST))
+            gate.finish(running.pop(rng.randrange(len(running))), now, outcome)
+        elif deed < 0.9 and waiting:
+            gate.withdraw([waiting.pop(rng.randrange(len(waiting)))], now)
+        else:
+            gate.advance(now)
+        running = [held for held in gate.holders]
+        waiting = [one for one in waiting if one.state is State.WAITING]
+    while gate.waiting or gate.holders:
+        if gate.holders:
+            gate.finish(next(iter(gate.holders)), now)
+        else:
+            wakeup = gate.next_wakeup(now)
+            assert wakeup < inf, f"{gate.waiting} tickets wait for ever beside an empty capacity"
+            now = wakeup
+            gate.advance(now)
+    assert gate.active == gate.waiting == 0
+
+
+class PolicyContract:
+    """What every policy owes the gate.  Set `ticket` if your policy reads fields the default does not fill."""
+
+    def make(self) -> Policy:
+        """Make a fresh policy."""
+        raise NotImplementedError
+
+    def ticket(self, number: int, rng: random.Random) -> Ticket:
+        """Make a ticket for the random drives."""
+        return Ticket(
+            number,
+            rng.randrange(101),
+            rng.choice((1, 1, 2, 5)),
+            tenant=rng.choice("abc"),
+            workload=rng.choice("xy"),
+            estimate=rng.choice((1.0, 5.0, 30.0)),
+            deadline=rng.choice((10.0, 1000.0, inf)),
+            wait_until=inf,
+        )
+
+    def test_one_slot(self) -> None:
+        for seed in range(20):
+            drive(CheckedGate(self.make(), Slots(1)), seed, 120, self.ticket)
+
+    def test_many_slots(self) -> None:
+        for seed in range(20):
+            drive(CheckedGate(self.make(), Slots(4)), seed, 120, self.ticket)
+
+    def test_scopes_that_close_and_open(self) -> None:
+        for seed in range(20):
+            capacity = InFlight(5, by=lambda ticket: ticket.tenant)
+            drive(CheckedGate(self.make(), capacity), seed, 120, self.ticket)
+
+    def test_room_that_comes_with_time(self) -> None:
+        for seed in range(20):
+            capacity = TokenBucket(1.0, burst=5, by=lambda ticket: ticket.tenant)
+            drive(CheckedGate(self.make(), capacity), seed, 120, self.ticket)
+
+    def test_a_refused_pick_changes_nothing(self) -> None:
+        policy = self.make()
+        tickets = [self.ticket(number, random.Random(number)) for number in range(5)]
+        gate = CheckedGate(policy, Slots(0))
+        for ticket in tickets:
+            gate.offer(ticket, 0.0)
+        before = sorted(ticket.seq for ticket in policy)
+        gate.advance(1.0)
+        assert sorted(ticket.seq for ticket in policy) == before
+        assert len(policy) == len(tickets)
+
+    def test_the_same_verbs_give_the_same_order(self) -> None:
+        orders = []
+        for _ in range(2):
+            gate = CheckedGate(self.make(), Slots(1))
+            tickets = [self.ticket(number, random.Random(number)) for number in range(30)]
+            for ticket in tickets:
+                gate.offer(ticket, ticket.seq * 0.1)
+            order = []
+            while gate.holders:
+                holder = next(iter(gate.holders))
+                order.append(holder.key)
+                gate.finish(holder, 100.0)
+            orders.append(order)
+        assert orders[0] == orders[1]
+        assert len(orders[0]) == 30
+
+
+class CapacityContract:
+    """What every capacity owes the gate."""
+
+    def make(self) -> Capacity:
+        """Make a fresh capacity."""
+        raise NotImplementedError
+
+    def ticket(self, number: int, rng: random.Random) -> Ticket:
+        """Make a ticket for the random drives."""
+        return Ticket(
+            number,
+            cost=rng.choice((1, 1, 2)),
+            rank=rng.randrange(2),
+            tenant=rng.choice("abc"),
+            pool=rng.choice(("ocr", "gpu")),
+        )
+
+    def test_under_random_verbs(self) -> None:
+        for seed in range(40):
+            drive(CheckedGate(Policy(), self.make()), seed, 150, self.ticket)
+
+    def test_refusal_is_pure(self) -> None:
+        capacity = self.make()
+        ticket = self.ticket(0, random.Random(0))
+        ticket.scopes = capacity.scopes(ticket)
+        answers = {capacity.refusal(ticket, 1.0) for _ in range(3)}
+        assert len(answers) == 1
+
+    def test_room_comes_exactly_when_promised(self) -> None:
+        capacity = self.make()
+        rng = random.Random(1)
+        now = 0.0
+        for number in range(200):
+            ticket = self.ticket(number, rng)
+            ticket.scopes = capacity.scopes(ticket)
+            refusal = capacity.refusal(ticket, now)
+            if refusal is None:
+                capacity.take(ticket, now)
+                continue
+            at = capacity.ready_at(ticket, now, refusal)
+            if at == inf:
+                break
+            assert at > now, "it refuses, and says it would not"
+            assert capacity.refusal(ticket, at) is None, f"it promised room at {at}"
+            now = at
+
+    def test_what_is_given_back_can_be_taken_again(self) -> None:
+        capacity = self.make()
+        rng = random.Random(2)
+        held = []
+        for number in range(100):
+            ticket = self.ticket(number, rng)
+            ticket.scopes = capacity.scopes(ticket)
+            if capacity.refusal(ticket, 0.0) is None:
+                capacity.take(ticket, 0.0)
+                held.append(ticket)
+        assert held, "an empty capacity admits nobody"
+        for ticket in held:
+            capacity.give(ticket, 0.0)
+            capacity.refund(ticket, ticket.cost, 0.0)
+        assert capacity.refusal(held[0], 1e6) is None
