@@ -5,5 +5,6 @@ from fairlead.capacities.bucket import TokenBucket
 from fairlead.capacities.inflight import InFlight, Pools
 from fairlead.capacities.reserved import Reserved
 from fairlead.capacities.slots import Slots
+from fairlead.capacities.unlimited import Unlimited
 
-__all__ = ["Both", "InFlight", "Pools", "Reserved", "Slots", "TokenBucket"]
+__all__ = ["Both", "InFlight", "Pools", "Reserved", "Slots", "TokenBucket", "Unlimited"]

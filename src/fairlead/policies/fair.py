@@ -95,7 +95,8 @@ class FairQueue(Policy):
         self._groups: dict[Hashable, list[tuple[float, int, Flow]]] = {}
         self._clock = 0.0
         self._weight = 0.0
-        self._number = 0
+        self._number = -(1 << 62)
+        self._turn = 0
         self._timed: dict[Flow, None] = {}
         self._refused: list[Hashable] = []
         self._stopped = False
@@ -149,7 +150,7 @@ class FairQueue(Policy):
     def _leave(self, flow: Flow) -> None:
         """The flow has nothing to offer; it counts until the clock has passed what it was served."""
         flow.entry = None
-        if flow.start > self._clock:
+        if flow.start >= self._clock:
             heappush(self._paid, (flow.start, flow.number, flow))
         else:
             self._retire(flow)
@@ -206,15 +207,14 @@ class FairQueue(Policy):
         return None
 
     def _serve(self, flow: Flow, cost: float) -> None:
+        self._turn += 1
+        flow.number = self._turn
         if flow.start > self._clock:
             self._clock = flow.start
         flow.start += cost / flow.weight
         if not flow.queue:
             self._leave(flow)
-        if self._size:
-            self._advance(cost)
-        else:
-            self._start_afresh()
+        self._advance(cost)
 
     def _advance(self, work: float) -> None:
         """Move the fluid clock: the work is shared by weight; flows whose paid time it reaches drop out on the way."""
@@ -225,7 +225,7 @@ class FairQueue(Policy):
                 heappop(paid)
                 continue
             needed = (start - self._clock) * self._weight
-            if needed > work:
+            if needed >= work:
                 break
             heappop(paid)
             work -= needed
@@ -275,9 +275,7 @@ class FairQueue(Policy):
         flow = self._flows[self._key(ticket)]
         flow.queue.remove(ticket, now)
         self._size -= 1
-        if not self._size:
-            self._start_afresh()
-        elif not flow.queue:
+        if not flow.queue:
             woken, flow.woken = flow.woken, []
             flow.waits.clear()
             if flow.entry is not None:
@@ -289,7 +287,9 @@ class FairQueue(Policy):
 
     def charge(self, ticket: Ticket, amount: float, now: float) -> None:
         if not self._size:
-            return  # nobody waits: the fluid ideal owes nobody anything
+            if amount <= 0:
+                return
+            self._start_afresh()  # there was room and nobody waited: the fluid ideal had finished
         flow = self._flow(self._key(ticket))
         if flow.queue.charges:
             flow.queue.charge(ticket, amount, now)

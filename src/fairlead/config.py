@@ -1,0 +1,92 @@
+"""Settings read and validated once: durations, whole numbers, priorities, environment variables.
+
+Every error names the argument or variable, shows what was given, and gives an example.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import timedelta
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlead.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+EXAMPLES = '"500ms", "30s", "1h30m" or a number of seconds'
+
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|min|s|m|h|d)", re.IGNORECASE | re.ASCII)
+_WHOLE = re.compile(rf"(?:{_PART.pattern})+", re.IGNORECASE | re.ASCII)
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
+
+
+def shown(value: Any) -> str:
+    """Show a value as it was received, escaped and cut to a length a line can bear."""
+    text = ascii(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def seconds(value: Any, name: str, *, zero: bool = False) -> float:
+    """Read a duration: a number is seconds, text needs a unit.
+
+    >>> seconds("1h30m", "timeout"), seconds("500ms", "timeout"), seconds(5, "timeout")
+    (5400.0, 0.5, 5.0)
+    """
+    read: float | None = None
+    if isinstance(value, str):
+        text = value.strip()
+        if _NUMBER.fullmatch(text):
+            raise ConfigError(f"{name} needs a unit: {shown(value)} could be seconds or minutes; write {EXAMPLES}")
+        if len(text) <= 100 and _WHOLE.fullmatch(text):
+            parts = _PART.findall(text)
+            read = sum(float(amount) * UNITS[unit.lower()] for amount, unit in parts)
+    elif isinstance(value, timedelta):
+        read = value.total_seconds()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        read = float(value) if abs(value) < 1e15 else None
+    if read is None or not isfinite(read) or read < 0 or (read == 0 and not zero):
+        kind = "a duration" if zero else "a duration above zero"
+        raise ConfigError(f"{name} must be {kind}, such as {EXAMPLES}; got {shown(value)}")
+    return read
+
+
+def whole(value: Any, name: str, least: int, most: int = 1_000_000) -> int:
+    """Read a whole number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ConfigError(f"{name} must be a whole number from {least} to {most}; got {shown(value)}")
+    return value
+
+
+class SchedulerSettings(NamedTuple):
+    """What FAIRLEAD_SCHEDULER_* say."""
+
+    enabled: bool = False
+    max_concurrency: int = 16
+    max_queue_size: int = 0
+    starvation_timeout: float = 30.0
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> SchedulerSettings:
+        """Read FAIRLEAD_SCHEDULER_ENABLED, _MAX_CONCURRENCY, _MAX_QUEUE_SIZE and _STARVATION_TIMEOUT."""
+        environ = os.environ if environ is None else environ
+        prefix = "FAIRLEAD_SCHEDULER_"
+
+        def number(name: str, default: int, least: int) -> int:
+            text = environ.get(prefix + name)
+            if text is None:
+                return default
+            if not re.fullmatch(r"-?[0-9]{1,18}", text.strip(), re.ASCII):
+                raise ConfigError(f"{prefix}{name} must be a whole number; got {shown(text)}")
+            return whole(int(text), prefix + name, least)
+
+        timeout = environ.get(prefix + "STARVATION_TIMEOUT")
+        return cls(
+            enabled=environ.get(prefix + "ENABLED", "").strip().lower() in {"true", "1", "yes"},
+            max_concurrency=number("MAX_CONCURRENCY", 16, 1),
+            max_queue_size=number("MAX_QUEUE_SIZE", 0, 0),
+            starvation_timeout=30.0 if timeout is None else seconds(timeout, prefix + "STARVATION_TIMEOUT"),
+        )

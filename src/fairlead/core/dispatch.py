@@ -1,0 +1,341 @@
+"""What happens between a verb and its answer: time passes, tickets start, wait, leave, and are evicted.
+
+The verbs stand in `fairlead.core.gate`, with the invariants; here is the one loop they share, `_settle`: open what is due,
+start as many as possible, expire what waited or held too long, until nothing moves.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from fairlead.core.capacity import FULL, NEVER, STOP
+from fairlead.core.deadlines import Deadlines
+from fairlead.core.eviction import Evictions
+from fairlead.core.scopes import Scopes
+from fairlead.core.ticket import EVICTED, EXPIRED, REFUSED, RUNNING, WAITING, Outcome
+from fairlead.errors import FairleadError, PolicyError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from fairlead.core.capacity import Capacity
+    from fairlead.core.policy import Policy
+    from fairlead.core.ticket import State, Ticket
+
+GONE = object()
+
+
+class Dispatcher:
+    """The state of a gate and the moves of its tickets; `Gate` adds the verbs."""
+
+    def __init__(self, policy: Policy, capacity: Capacity, *, reserve_after: float = inf) -> None:
+        self.policy = policy
+        self.capacity = capacity
+        self.reserve_after = reserve_after  # the age at which a ticket closes all its scopes
+        self.now = -inf
+        self.waiting = 0
+        self.due = inf  # nothing happens by itself before this instant (a lower bound)
+        self.late = 0  # finishes of tickets that held nothing any more
+        self.holders: dict[Ticket, None] = {}
+        self._seq = 0
+        self._full = False  # the capacity refused everybody; only give, adjust or time can change that
+        self._admitted: Ticket | None = None  # what `_admit` took room for and `pick` has yet to return
+        self._untold: list[Ticket] = []  # changed by a verb that then failed; told by the next one
+        self._scopes = Scopes()
+        self._deadlines = Deadlines()
+        self._evictions = Evictions()
+        self._claims = self._evictions.claims
+        self._hunting = False  # something changed that may give a waiting preemptor a victim
+
+    # Time
+
+    def next_wakeup(self, now: float) -> float:
+        """Tell when `advance` could next matter; inf if never."""
+        if self._untold:
+            return self.now
+        self.due = min(self._scopes.soonest(), self._deadlines.soonest())
+        if self.policy.timed and self.waiting and not self._full:
+            self.due = min(self.due, self.policy.wakes_at(self.now))
+        return self.due
+
+    def _arrive(self, now: float) -> list[Ticket]:
+        """Bring the gate to `now`, letting what was due before happen at its own time."""
+        changed, self._untold = self._untold, []
+        if now > self.due:
+            while (at := self.next_wakeup(self.now)) < now:
+                self.now = max(at, self.now)
+                self._settle(self.now, changed)
+        self.now = max(now, self.now)
+        return changed
+
+    def _settle(self, now: float, changed: list[Ticket]) -> None:
+        """Open what is due, start what may start, then expire what waited or held too long, until nothing moves."""
+        hunted = False
+        while True:
+            if self.due <= now:
+                for scope in self._scopes.ripe(now):
+                    self._full = False
+                    self._open(scope, now)
+            if self.waiting:
+                self._dispatch(now, changed)
+                if self._hunting and not hunted:
+                    hunted = self._hunt(now, changed)
+            elif self.capacity.opened:
+                self.capacity.opened.clear()
+            # Asked again: what has just started may be due to end.
+            if self.due > now or not self._expire(now, changed):
+                break
+        if self.due <= now:
+            self.next_wakeup(now)
+        elif self.policy.timed and self.waiting and not self._full:
+            self.due = min(self.due, self.policy.wakes_at(now))
+
+    def _expire(self, now: float, changed: list[Ticket]) -> bool:
+        expired = False
+        while (ticket := self._deadlines.pop(now)) is not None:
+            expired = True
+            if ticket.state is WAITING:
+                self._drop(ticket, EXPIRED, now)
+                ticket.reason = "waited as long as it may"
+                changed.append(ticket)
+                continue
+            del self.holders[ticket]
+            self._release(ticket, now, Outcome.OK, None)
+            ticket.state = EXPIRED
+            ticket.reason = "held its room as long as it may"
+            _tell_once(ticket, changed)
+        return expired
+
+    def _remember(self, at: float, ticket: Ticket) -> None:
+        self._deadlines.add(at, ticket)
+        if at < self.due:
+            self.due = at
+
+    def _tell_later(self, changed: list[Ticket]) -> None:
+        """The verb fails: what it has changed by now is told by the next one, which `due` sends to `_arrive`."""
+        self._untold = changed
+        self.due = -inf
+
+    # Waiting
+
+    def _push(self, ticket: Ticket, now: float, changed: list[Ticket]) -> None:
+        try:
+            self.policy.push(ticket, now)
+        except Exception as error:
+            self._tell_later(changed)
+            if isinstance(error, FairleadError):
+                raise
+            raise PolicyError(f"{_name(self.policy)} could not queue {ticket!r}: {error!r}") from error
+        ticket.state = WAITING
+        self.waiting += 1
+        if self.capacity.watches:
+            self.capacity.enter(ticket, now)
+        if ticket.wait_until < inf:
+            self._remember(ticket.wait_until, ticket)
+        if ticket.can_preempt:
+            self._hunting = True
+        if self._scopes.closed:
+            self._reopen(ticket, now)
+
+    def _drop(self, ticket: Ticket, state: State, now: float) -> None:
+        if ticket in self._claims:
+            del self._claims[ticket]
+            self._hunting = True  # the room on its way to it has no taker any more
+        else:
+            self.policy.remove(ticket, now)
+        ticket.state = state
+        self._stopped_waiting(ticket, now)
+
+    def _stopped_waiting(self, ticket: Ticket, now: float) -> None:
+        """A ticket starts or leaves: the scopes it closed, if any, may be asked for by the next."""
+        self.waiting -= 1
+        if self.capacity.watches:
+            self.capacity.leave(ticket, now)
+        if ticket.wait_until < inf:
+            self._deadlines.forget()
+        if self._scopes.closed:
+            self._reopen(ticket, now)
+
+    def _refuse(self, ticket: Ticket, now: float) -> None:
+        ticket.state = REFUSED
+        ticket.reason = self.capacity.describe(ticket, now, NEVER)
+
+    # Starting
+
+    def _dispatch(self, now: float, changed: list[Ticket]) -> None:
+        """Start as many as possible: claims first, then in the policy's order."""
+        capacity = self.capacity
+        if capacity.opened:
+            self._see_opened(now)
+        if self._claims:
+            self._serve_claims(now, changed)
+        pick, admit = self.policy.pick, self._admit  # looked up once: benchmarks/gate.py
+        while not self._full and self.waiting > len(self._claims):
+            try:
+                ticket = pick(admit, now)
+            except Exception as error:
+                self._undo(now, changed)
+                if isinstance(error, FairleadError):
+                    raise
+                raise PolicyError(f"{_name(self.policy)} raised {error!r} in pick") from error
+            if ticket is None:
+                if self._admitted is not None:
+                    lost = self._admitted
+                    self._undo(now, changed)
+                    raise PolicyError(f"{_name(self.policy)} returned None though {lost!r} was admitted")
+                break
+            if ticket is not self._admitted:
+                self._undo(now, changed)
+                raise PolicyError(f"{_name(self.policy)} returned {ticket!r}, which was not admitted")
+            self._admitted = None
+            if ticket.state is WAITING:  # else it can never fit, and was refused
+                self._start(ticket, now)
+            self._stopped_waiting(ticket, now)
+            changed.append(ticket)
+            if capacity.opened:
+                self._see_opened(now)
+
+    def _admit(self, ticket: Ticket) -> Hashable | None:
+        """Ask for room on behalf of a candidate; None means taken."""
+        now = self.now
+        closed = self._scopes.closed
+        if closed and not ticket.promoted:
+            for scope in ticket.scopes:
+                if closed.get(scope, ticket) is not ticket:
+                    return scope
+        capacity = self.capacity
+        refusal = capacity.refusal(ticket, now)
+        if refusal is None:
+            self._full = capacity.take(ticket, now) is True
+            self._admitted = ticket
+            return None
+        if refusal is NEVER:
+            self._refuse(ticket, now)
+            self._admitted = ticket  # to be taken out of the queue, though not to be started
+            return None
+        self._expect(refusal, ticket, now)
+        if refusal is FULL:
+            self._full = True
+            return STOP
+        if refusal is not STOP:
+            closed[refusal] = ticket
+            if now - ticket.arrived_at >= self.reserve_after:
+                for scope in ticket.scopes:
+                    closed.setdefault(scope, ticket)
+        return refusal
+
+    def _expect(self, refusal: Hashable, ticket: Ticket, now: float) -> None:
+        at = self.capacity.ready_at(ticket, now, refusal)
+        if at < inf:
+            self._scopes.expect(refusal, at, ticket, now)
+            self.due = min(self.due, self._scopes.soonest())
+
+    def _undo(self, now: float, changed: list[Ticket]) -> None:
+        """The policy failed after room was taken: give it back, so that its error costs nobody a slot."""
+        ticket, self._admitted = self._admitted, None
+        if ticket is not None and ticket.state is WAITING:
+            self.capacity.give(ticket, now)
+            self.capacity.refund(ticket, ticket.cost, now)
+            self._full = False
+        self._tell_later(changed)
+
+    def _start(self, ticket: Ticket, now: float) -> None:
+        ticket.state = RUNNING
+        ticket.started_at = now
+        self.holders[ticket] = None
+        if ticket.evictable:
+            self._evictions.expose(ticket)
+            self._hunting = True
+        if ticket.hold_until < inf:
+            self._remember(ticket.hold_until, ticket)
+
+    def _release(self, ticket: Ticket, now: float, outcome: Outcome, spent: float | None) -> None:
+        self.capacity.give(ticket, now)
+        self._full = False
+        if ticket.hold_until < inf:
+            ticket.hold_until = inf
+            self._deadlines.forget()
+        if ticket.evictable:
+            self._evictions.shield(ticket)
+            self._evictions.owed.pop(ticket, None)
+        if outcome is Outcome.LOST:
+            spent = 0.0
+        if spent is not None and spent != ticket.cost:
+            self.capacity.refund(ticket, ticket.cost - spent, now)
+            if self.policy.charges:
+                self.policy.charge(ticket, spent - ticket.cost, now)
+
+    # Scopes
+
+    def _see_opened(self, now: float) -> None:
+        opened, closed = self.capacity.opened, self._scopes.closed
+        for scope in list(closed) if FULL in opened else opened:
+            if scope in closed:
+                self._open(scope, now)
+        opened.clear()
+
+    def _reopen(self, ticket: Ticket, now: float) -> None:
+        """A ticket came or went: whoever ranks first in its scopes may be another now."""
+        for scope in ticket.scopes:
+            if scope in self._scopes.closed:
+                self._open(scope, now)
+
+    def _open(self, scope: Hashable, now: float) -> None:
+        closed = self._scopes.closed
+        closer = closed.pop(scope, None)
+        self.policy.open(scope, now)
+        if closer is not None and now - closer.arrived_at >= self.reserve_after:
+            # It reserved all its scopes and is parked under one: it is asked before those it keeps out.
+            for other in closer.scopes:
+                if closed.get(other) is closer:
+                    del closed[other]
+                    self.policy.open(other, now)
+
+    # Evicting
+
+    def _hunt(self, now: float, changed: list[Ticket]) -> bool:
+        """Evict at most one holder, for the head of the line, and only if that would really admit it."""
+        self._hunting = False
+        head = self.policy.head(now)
+        if head is None or not head.can_preempt:
+            return False
+        victim = self._evictions.victim(head, self.capacity, now)
+        if victim is None:
+            return False
+        if victim.state is RUNNING:
+            self._evictions.shield(victim)
+            self._evictions.owed[victim] = None
+            victim.state = EVICTED
+            _tell_once(victim, changed)
+        self.policy.remove(head, now)
+        self._claims[head] = None
+        return True
+
+    def _serve_claims(self, now: float, changed: list[Ticket]) -> None:
+        for ticket in list(self._claims):
+            refusal = self.capacity.refusal(ticket, now)
+            if refusal is None:
+                self._full = self.capacity.take(ticket, now) is True
+                self._start(ticket, now)
+                self._evictions.shield(ticket)  # what was started at the price of another stays
+                if self.policy.charges:
+                    self.policy.charge(ticket, ticket.cost, now)
+            elif refusal is NEVER:
+                self._refuse(ticket, now)
+            else:
+                self._expect(refusal, ticket, now)
+                continue
+            del self._claims[ticket]
+            self._stopped_waiting(ticket, now)
+            changed.append(ticket)
+
+
+def _tell_once(ticket: Ticket, changed: list[Ticket]) -> None:
+    """Tell a holder's end, unless it was also started in this one late verb, and so is told already."""
+    if all(ticket is not told for told in changed):
+        changed.append(ticket)
+
+
+def _name(policy: Policy) -> str:
+    return f"policy {policy.name!r}" if policy.name else f"policy {type(policy).__name__}"

@@ -1,0 +1,146 @@
+"""The ways to ask a scheduler for a turn, shared by the scheduler itself and by its bound views."""
+
+from __future__ import annotations
+
+import types
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from fairlead.config import seconds, shown, whole
+from fairlead.core import State
+from fairlead.errors import ConfigError, Misuse
+from fairlead.tasks.priority import Priority
+from fairlead.tasks.work import WorkFuture
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Hashable, Mapping
+
+    from fairlead.core import Explanation
+    from fairlead.tasks.scheduler import Scheduler
+    from fairlead.tasks.stats import SchedulerStats
+    from fairlead.tasks.work import TaskTicket
+
+RUNNING = State.RUNNING
+
+
+class Submitting:
+    """Submit, spawn, take turns, and bind values to the tickets that do."""
+
+    _door: Scheduler
+    _fields: Mapping[str, Any]
+
+    async def submit(self, priority: int, work: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Run `work(*args, **kwargs)`, or await a given awaitable, when it is its turn; return its result."""
+        door = self._door
+        ticket = door._enter(priority, work, self._fields, bool(args or kwargs))
+        if ticket.state is not RUNNING:
+            await door._wait(ticket)
+        error: BaseException | None = None
+        try:
+            result = work if hasattr(work, "__await__") else work(*args, **kwargs)
+            return await result if hasattr(result, "__await__") else result
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            door._leave(ticket, error)
+
+    async def submit_normal(self, work: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Submit with priority 50."""
+        return await self.submit(50, work, *args, **kwargs)
+
+    def spawn(self, priority: int, work: Any, /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        """Queue work without a task of its own; the future has its result, and cancelling it cancels the work."""
+        return self._door._spawn(priority, work, self._fields, args, kwargs)
+
+    def turn(self, priority: int = Priority.NORMAL, timeout: Any = None) -> Turn:
+        """Hold a slot in the caller's own task: `async with scheduler.turn(priority=80, timeout=5.0): ...`"""
+        fields = self._fields
+        if timeout is not None:
+            fields = {**fields, "timeout": seconds(timeout, "timeout", zero=True)}
+        return Turn(self._door, priority, fields)
+
+    def bind(
+        self,
+        *,
+        tenant: Hashable = None,
+        workload: Hashable = None,
+        cost: float | None = None,
+        deadline: Any = None,
+        timeout: Any = None,
+        rank: int | None = None,
+        pool: Hashable = None,
+        estimate: Any = None,
+    ) -> BoundScheduler:
+        """Return a view with the same API whose tickets carry these values.
+
+        `timeout` bounds the wait, `deadline` is for the policy to read; both count from the submission.
+        """
+        given = {
+            "tenant": tenant,
+            "workload": workload,
+            "cost": None if cost is None else _cost(cost),
+            "deadline": None if deadline is None else seconds(deadline, "deadline", zero=True),
+            "timeout": None if timeout is None else seconds(timeout, "timeout", zero=True),
+            "rank": None if rank is None else whole(rank, "rank", 0),
+            "pool": pool,
+            "estimate": None if estimate is None else seconds(estimate, "estimate", zero=True),
+        }
+        fields = {name: value for name, value in given.items() if value is not None}
+        return BoundScheduler(self._door, {**self._fields, **fields})
+
+    def stats(self) -> SchedulerStats:
+        """Take a snapshot of the counters."""
+        return self._door._stats()
+
+    def explain(self, future: asyncio.Future[Any]) -> Explanation:
+        """Say why spawned work waits."""
+        ticket = future.ticket if isinstance(future, WorkFuture) else None
+        if ticket is None:
+            raise Misuse(f"{future!r} does not wait or run here; pass what spawn() returned")
+        return self._door._explain(ticket)
+
+
+class BoundScheduler(Submitting):
+    """A view of a scheduler whose tickets carry a tenant, a cost and the like."""
+
+    def __init__(self, door: Scheduler, fields: Mapping[str, Any]) -> None:
+        self._door = door
+        self._fields = fields
+
+
+class Turn:
+    """A slot held for the length of an `async with`."""
+
+    __slots__ = ("_door", "_fields", "_priority", "_ticket")
+
+    def __init__(self, door: Scheduler, priority: int, fields: Mapping[str, Any]) -> None:
+        self._door = door
+        self._priority = priority
+        self._fields = fields
+        self._ticket: TaskTicket | None = None
+
+    async def __aenter__(self) -> Turn:
+        if self._ticket is not None:
+            raise Misuse("this turn was entered before; ask the scheduler for a new turn() each time")
+        ticket = self._door._enter(self._priority, None, self._fields, False)
+        self._ticket = ticket
+        if ticket.state is not RUNNING:
+            await self._door._wait(ticket)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: types.TracebackType | None,
+    ) -> None:
+        if self._ticket is not None:
+            self._door._leave(self._ticket, error)
+
+
+def _cost(cost: Any) -> float:
+    if isinstance(cost, bool) or not isinstance(cost, int | float) or not isfinite(cost) or cost <= 0:
+        raise ConfigError(f"cost must be a finite number above 0; got {shown(cost)}")
+    return cost
