@@ -28,14 +28,19 @@ class Both(Capacity):
             raise ConfigError("Both needs at least one capacity")
         names = [part.name for part in parts]
         if len(set(names)) < len(names):
-            raise ConfigError(f"each part needs a name of its own, scopes are told apart by it; got {names}")
+            raise ConfigError(
+                f"each part needs a name of its own, scopes are told apart by it; got {names}"
+            )
         self.name = name
         self.parts = parts
         self.scoped = any(part.scoped for part in parts)
         self.watches = any(part.watches for part in parts)
-        for part in parts:
-            self.opened.extend(part.opened)
-            part.opened = self.opened
+        self.report_to(self.opened)
+
+    def report_to(self, opened: list[Hashable]) -> None:
+        super().report_to(opened)
+        for part in self.parts:
+            part.report_to(opened)
 
     def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
         return tuple(scope for part in self.parts for scope in part.scopes(ticket))

@@ -1,26 +1,26 @@
 """Token buckets: a rate with a burst, one bucket or one per label value.
 
-A bucket is kept as a time, not as a level, so that `refusal` and `ready_at` are one expression and never disagree by a rounding.
+A bucket is its level after the last use and the instant of it; between uses nothing is computed.  `refusal` and `ready_at`
+are one expression over the two, so they never disagree by a rounding, which would make a timer spin at one instant.
 
-*Continuous fill*: z is the instant at which the bucket was (or will be) empty; its level is min(burst, (now − z)·rate).  Taking c
-moves z to  max(z, now − burst/rate) + c/rate, and is possible from that instant on.  (GCRA by another name.)
-*Interval fill*: `rate·interval` tokens arrive at once at the end of each interval, counted from the first use of the bucket; its level
-after the last counted fill and the time of that fill are kept.
+*Continuous fill*: a cost above the level is possible from  at + (cost − level)/rate  on.
+*Interval fill*: `rate·interval` tokens arrive at once at the end of each interval, counted from the first use of the
+bucket; the instant kept is that of the last counted fill.
 
-The debt rule is explicit: a cost above the burst is refused for good (`oversize="refuse"`), or admitted when the bucket is full,
-leaving a debt that later tickets wait out (`oversize="debt"`).
+The debt rule is explicit: a cost above the burst is refused for good (`oversize="refuse"`), or admitted when the bucket
+is full, leaving a debt that later tickets wait out (`oversize="debt"`).
 """
 
 from __future__ import annotations
 
 from math import ceil, floor, inf, isfinite
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from fairlead.core.capacity import NEVER, STOP, Capacity
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Iterable
 
     from fairlead.core.ticket import Ticket
 
@@ -54,8 +54,8 @@ class TokenBucket(Capacity):
         self.oversize = oversize
         self._by = by
         self.scoped = by is not None
-        # key -> z, or (level, filled_at).  A full bucket is as good as none: it is dropped, oldest use first.
-        self._buckets: dict[Hashable, Any] = {}
+        # key -> (level, at).  A full bucket is as good as none: it is dropped, oldest use first.
+        self._buckets: dict[Hashable, tuple[float, float]] = {}
 
     def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
         key = self._key(ticket)
@@ -69,14 +69,13 @@ class TokenBucket(Capacity):
         if bucket is None:
             return now
         needed = min(cost, self.burst)  # more than the burst is in order only with the debt rule
-        if self.interval is None:
-            full_at: float = bucket + self.burst / self.rate
-            return now if full_at <= now else bucket + needed / self.rate
-        level, filled_at = bucket
+        level, at = bucket
         if level >= needed:
             return now
+        if self.interval is None:
+            return at + (needed - level) / self.rate
         fills = ceil((needed - level) / (self.rate * self.interval))
-        return float(filled_at + fills * self.interval)
+        return at + fills * self.interval
 
     def refusal(self, ticket: Ticket, now: float, without: Ticket | None = None) -> Hashable | None:
         key = self._key(ticket)
@@ -109,52 +108,42 @@ class TokenBucket(Capacity):
 
     def top_up(self, amount: float, key: Hashable = None) -> None:
         """Add tokens from outside, up to the burst (an adjustment)."""
+        if not 0 <= amount < inf:
+            raise ConfigError(f"a top-up must be a finite number, 0 or more; got {amount!r}")
         key = self.name if self._by is None else key
         bucket = self._buckets.get(key)
         if bucket is not None:
-            if self.interval is None:
-                self._buckets[key] = bucket - amount / self.rate
-            else:
-                self._buckets[key] = (min(self.burst, bucket[0] + amount), bucket[1])
-        self.opened.append(STOP if self._by is None else (self.name, key))
+            self._buckets[key] = (min(self.burst, bucket[0] + amount), bucket[1])
+            self.opened.append(STOP if self._by is None else (self.name, key))
 
     def level(self, now: float, key: Hashable = None) -> float:
         """Tell how many tokens a bucket holds; negative is debt."""
         bucket = self._buckets.get(self.name if self._by is None else key)
-        if bucket is None:
-            return self.burst
-        if self.interval is None:
-            return float(min(self.burst, (now - bucket) * self.rate))
-        return self._filled(bucket, now)[0]
+        return self.burst if bucket is None else self._filled(bucket, now)[0]
 
     def _draw(self, key: Hashable, cost: float, now: float) -> None:
         bucket = self._buckets.pop(key, None)  # put back last: the dict is in order of use
-        if self.interval is None:
-            full = now - self.burst / self.rate
-            empty_at = full if bucket is None else max(bucket, full)
-            self._buckets[key] = max(empty_at + cost / self.rate, full)
-        else:
-            level, filled_at = (self.burst, now) if bucket is None else self._filled(bucket, now)
-            self._buckets[key] = (min(self.burst, level - cost), filled_at)
+        level, at = (self.burst, now) if bucket is None else self._filled(bucket, now)
+        self._buckets[key] = (min(self.burst, level - cost), at)
 
     def _filled(self, bucket: tuple[float, float], now: float) -> tuple[float, float]:
-        level, filled_at = bucket
-        interval = self.interval or inf
-        fills = max(0, floor((now - filled_at) / interval))
+        level, at = bucket
+        if self.interval is None:
+            return min(self.burst, level + max(0.0, now - at) * self.rate), max(now, at)
+        fills = max(0, floor((now - at) / self.interval))
         # The division may round across an edge; the edges themselves are what `ready_at` promises.
-        while filled_at + (fills + 1) * interval <= now:
+        while at + (fills + 1) * self.interval <= now:
             fills += 1
-        while fills and filled_at + fills * interval > now:
+        while fills and at + fills * self.interval > now:
             fills -= 1
-        return min(self.burst, level + fills * self.rate * interval), filled_at + fills * interval
+        return min(
+            self.burst, level + fills * self.rate * self.interval
+        ), at + fills * self.interval
 
     def _drop_full(self, now: float) -> None:
         for key in list(_first(self._buckets, 2)):
             if self.level(now, key if self._by is not None else None) >= self.burst:
                 del self._buckets[key]
-
-    def room(self) -> Mapping[Hashable, float]:
-        return {}
 
     def describe(self, ticket: Ticket, now: float, refusal: Hashable) -> str:
         if refusal is NEVER:
@@ -165,5 +154,5 @@ class TokenBucket(Capacity):
         return f"it needs {ticket.cost:g} {self.name}{whose} and there are {have:g}"
 
 
-def _first(keys: Mapping[Hashable, Any], count: int) -> list[Hashable]:
+def _first(keys: Iterable[Hashable], count: int) -> list[Hashable]:
     return [key for key, _ in zip(keys, range(count), strict=False)]

@@ -1,11 +1,11 @@
-"""Tokens in flight: concurrency in which a ticket weighs its cost, in all or per label value; and slots per named pool."""
+"""Tokens in flight, in all or per label value: a ticket weighs its cost.  And slots per named pool."""
 
 from __future__ import annotations
 
 from math import inf, isfinite
 from typing import TYPE_CHECKING
 
-from fairlead.core.capacity import STOP, Capacity
+from fairlead.core.capacity import FULL, STOP, Capacity
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class InFlight(Capacity):
         if isinstance(limit, bool) or not (isfinite(limit) and limit >= 0):
             raise ConfigError(f"the limit must be a finite number, 0 or more; got {limit!r}")
         self.limit = limit
-        self.opened.extend(self._scope(key) for key in self._used)
+        self.opened.append(FULL)
 
     def _key(self, ticket: Ticket) -> Hashable:
         return self.name if self._by is None else self._by(ticket)
@@ -127,20 +127,22 @@ class Pools(Capacity):
 
     def resize(self, pool: Hashable, limit: int) -> None:
         """Change the slots of one pool."""
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-            raise ConfigError(f"pool {pool!r} needs a whole number of slots, 0 or more; got {limit!r}")
+        if type(limit) is not int or limit < 0:
+            raise ConfigError(
+                f"pool {pool!r} needs a whole number of slots, 0 or more; got {limit!r}"
+            )
         self._limits[pool] = limit
-        self.opened.append(("pool", pool))
+        self.opened.append((self.name, pool))
 
     def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
-        return (("pool", ticket.pool),)
+        return ((self.name, ticket.pool),)
 
     def refusal(self, ticket: Ticket, now: float, without: Ticket | None = None) -> Hashable | None:
         pool = ticket.pool
         used = self._used.get(pool, 0)
         if without is not None and without.pool == pool:
             used -= 1
-        return None if used < self._limits.get(pool, 0) else ("pool", pool)
+        return None if used < self._limits.get(pool, 0) else (self.name, pool)
 
     def take(self, ticket: Ticket, now: float) -> None:
         self._used[ticket.pool] = self._used.get(ticket.pool, 0) + 1
@@ -151,10 +153,12 @@ class Pools(Capacity):
             self._used[ticket.pool] = left
         else:
             del self._used[ticket.pool]
-        self.opened.append(("pool", ticket.pool))
+        self.opened.append((self.name, ticket.pool))
 
     def room(self) -> Mapping[Hashable, float]:
-        return {pool: max(0, limit - self._used.get(pool, 0)) for pool, limit in self._limits.items()}
+        return {
+            pool: max(0, limit - self._used.get(pool, 0)) for pool, limit in self._limits.items()
+        }
 
     def describe(self, ticket: Ticket, now: float, refusal: Hashable) -> str:
         limit = self._limits.get(ticket.pool)
@@ -166,4 +170,6 @@ class Pools(Capacity):
         expected: dict[Hashable, int] = {}
         for ticket in holders:
             expected[ticket.pool] = expected.get(ticket.pool, 0) + 1
-        return None if expected == self._used else f"{self.name}: {self._used}, holders say {expected}"
+        return (
+            None if expected == self._used else f"{self.name}: {self._used}, holders say {expected}"
+        )

@@ -4,9 +4,10 @@
     held(h)      = max(0, reserved[h] − inflight[h])  while class h has demand, else 0
     headroom(c)  = total − used − Σ over classes h above c of held(h)
 
-A class gets a slot while its headroom is positive.  Its own reservation never reduces its own headroom; reservations of lower classes
-never hold back higher ones; one in use stops being held.  A hold is *lent* while its class has shown no demand: nothing waiting,
-nothing running, and `linger` seconds gone since either.  A promoted ticket ignores holds, never the total.
+A class gets a slot while its headroom is positive.  Its own reservation never reduces its own headroom; reservations of
+lower classes never hold back higher ones; one in use stops being held.  A hold is *lent* while its class has shown no
+demand: nothing waiting, nothing running, and `linger` seconds gone since either.  A promoted ticket ignores holds, never
+the total.
 
     desired[c]   = min(total, max(floor[c], ⌈share[c] · total⌉))       shares are decimals: 0.07 of 100 is 7
     reserved     = desired, granted from the highest class down while slots last
@@ -51,11 +52,18 @@ class Reserved(Capacity):
         self.name = name
         self.lend = lend
         self._floors = tuple(floors)
-        self._shares = tuple(Fraction(str(share)) for share in shares or (0,) * count)
+        try:
+            self._shares = tuple(Fraction(str(share)) for share in shares or (0,) * count)
+        except ValueError:
+            raise ConfigError(
+                f"shares must be decimals such as 0.25; got {tuple(shares)}"
+            ) from None
         self._linger = (linger,) * count if isinstance(linger, int | float) else tuple(linger)
         if not count or len(self._shares) != count or len(self._linger) != count:
             raise ConfigError("floors, shares and linger need one value per class, lowest first")
-        if min(self._floors) < 0 or min(self._shares) < 0 or min(self._linger) < 0:
+        if any(type(floor) is not int for floor in self._floors):
+            raise ConfigError(f"floors must be whole numbers of slots; got {self._floors}")
+        if min(self._floors) < 0 or min(self._shares) < 0 or not all(x >= 0 for x in self._linger):
             raise ConfigError("floors, shares and linger must be 0 or more")
         self.inflight = [0] * count
         self._waiting = [0] * count
@@ -71,8 +79,10 @@ class Reserved(Capacity):
 
     def resize(self, total: int) -> None:
         """Change the number of slots; reservations follow, highest class first when they no longer fit."""
-        if isinstance(total, bool) or not isinstance(total, int) or total < 0:
-            raise ConfigError(f"the number of slots must be a whole number, 0 or more; got {total!r}")
+        if type(total) is not int or total < 0:
+            raise ConfigError(
+                f"the number of slots must be a whole number, 0 or more; got {total!r}"
+            )
         self.total = left = total
         self._desired = [
             min(total, max(floor, ceil(share * total)))
@@ -86,32 +96,36 @@ class Reserved(Capacity):
         self._opened()
 
     def _opened(self) -> None:
-        if not self.opened:
-            self.opened.extend(self._holds)
+        opened, holds = self.opened, self._holds
+        if holds and (not opened or opened[-1] is not holds[-1]):  # else they are told already
+            opened.extend(holds)
 
     def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
-        try:
-            return self._scopes[ticket.rank]
-        except IndexError:
-            message = f"rank must be 0..{len(self._scopes) - 1} (a class); got {ticket.rank!r}"
-            raise ConfigError(message) from None
+        rank = ticket.rank
+        if 0 <= rank < len(self._scopes):
+            return self._scopes[rank]
+        raise ConfigError(f"rank must be 0..{len(self._scopes) - 1} (a class); got {rank!r}")
 
-    def _held(self, rank: int, inflight: int, now: float) -> int:
-        if self.lend and not (inflight or self._waiting[rank]):
+    def _held(self, rank: int, now: float) -> int:
+        if self.lend and not (self.inflight[rank] or self._waiting[rank]):
             ended = self._demand_ended[rank] + self._linger[rank]
             if now >= ended:
                 return 0
-        return max(0, self.reserved[rank] - inflight)
+        return max(0, self.reserved[rank] - self.inflight[rank])
+
+    def _held_without(self, rank: int) -> int:
+        """The hold of a class once one of its tickets had given back: its demand, if it ends, ends just then."""
+        left = self.inflight[rank] - 1
+        if self.lend and not (left or self._waiting[rank] or self._linger[rank]):
+            return 0
+        return max(0, self.reserved[rank] - left)
 
     def headroom(self, rank: int, now: float, without: Ticket | None = None) -> int:
         """Tell how many more tickets of a class would be admitted."""
-        used = self.used if without is None else self.used - 1
-        free = self.total - used
+        gone = -1 if without is None else without.rank
+        free = self.total - self.used + (without is not None)
         for above in range(rank + 1, len(self.reserved)):
-            inflight = self.inflight[above]
-            if without is not None and without.rank == above:
-                inflight -= 1
-            free -= self._held(above, inflight, now)
+            free -= self._held_without(above) if above == gone else self._held(above, now)
         return free
 
     def refusal(self, ticket: Ticket, now: float, without: Ticket | None = None) -> Hashable | None:
@@ -150,7 +164,7 @@ class Reserved(Capacity):
             return inf
         missing = 1 - self.headroom(ticket.rank, now)
         ends = sorted(
-            (self._demand_ended[above] + self._linger[above], self._held(above, 0, now))
+            (self._demand_ended[above] + self._linger[above], self._held(above, now))
             for above in range(ticket.rank + 1, len(self.reserved))
             if not self.inflight[above] and not self._waiting[above]
         )

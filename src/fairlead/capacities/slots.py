@@ -27,8 +27,10 @@ class Slots(Capacity):
 
     def resize(self, total: int) -> None:
         """Change the number of slots."""
-        if isinstance(total, bool) or not isinstance(total, int) or total < 0:
-            raise ConfigError(f"the number of slots must be a whole number, 0 or more; got {total!r}")
+        if type(total) is not int or total < 0:
+            raise ConfigError(
+                f"the number of slots must be a whole number, 0 or more; got {total!r}"
+            )
         self.total = total
 
     def refusal(self, ticket: Ticket, now: float, without: Ticket | None = None) -> Hashable | None:

@@ -54,7 +54,9 @@ class Capacity:
     name = "capacity"
     scoped = False  # does scopes() ever name one?
     watches = False  # does it want enter() and leave()?
-    opened: list[Hashable]  # scopes that gained room since the gate last looked
+    opened: list[
+        Hashable
+    ]  # scopes that gained room since the gate last looked; FULL in it: any scope
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # Set up here, so that a subclass with its own __init__ need not call ours.
@@ -84,6 +86,10 @@ class Capacity:
     def ready_at(self, ticket: Ticket, now: float, scope: Hashable) -> float:
         """Say from when `scope` would no longer refuse this ticket if nothing else happened."""
         return inf
+
+    def report_to(self, opened: list[Hashable]) -> None:
+        """Note opened scopes in the list of the capacity this one is part of."""
+        self.opened = opened
 
     def enter(self, ticket: Ticket, now: float) -> None:
         """Note that a ticket starts to wait."""

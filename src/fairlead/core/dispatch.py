@@ -34,13 +34,18 @@ class Dispatcher:
         self.capacity = capacity
         self.reserve_after = reserve_after  # the age at which a ticket closes all its scopes
         self.now = -inf
+        self._since = -inf  # what starts in the course of this verb starts at this instant or later
         self.waiting = 0
         self.due = inf  # nothing happens by itself before this instant (a lower bound)
         self.late = 0  # finishes of tickets that held nothing any more
         self.holders: dict[Ticket, None] = {}
         self._seq = 0
-        self._full = False  # the capacity refused everybody; only give, adjust or time can change that
-        self._admitted: Ticket | None = None  # what `_admit` took room for and `pick` has yet to return
+        self._full = (
+            False  # the capacity refused everybody; only give, adjust or time can change that
+        )
+        self._admitted: Ticket | None = (
+            None  # what `_admit` took room for and `pick` has yet to return
+        )
         self._untold: list[Ticket] = []  # changed by a verb that then failed; told by the next one
         self._scopes = Scopes()
         self._deadlines = Deadlines()
@@ -62,6 +67,7 @@ class Dispatcher:
     def _arrive(self, now: float) -> list[Ticket]:
         """Bring the gate to `now`, letting what was due before happen at its own time."""
         changed, self._untold = self._untold, []
+        self._since = max(self.now, min(self.due, now))
         if now > self.due:
             while (at := self.next_wakeup(self.now)) < now:
                 self.now = max(at, self.now)
@@ -104,13 +110,18 @@ class Dispatcher:
             self._release(ticket, now, Outcome.OK, None)
             ticket.state = EXPIRED
             ticket.reason = "held its room as long as it may"
-            _tell_once(ticket, changed)
+            self._tell_end(ticket, changed)
         return expired
 
     def _remember(self, at: float, ticket: Ticket) -> None:
         self._deadlines.add(at, ticket)
         if at < self.due:
             self.due = at
+
+    def _tell_end(self, ticket: Ticket, changed: list[Ticket]) -> None:
+        """Tell a holder's end, unless it was also started in the course of this verb, and so is told already."""
+        if ticket.started_at < self._since or all(ticket is not told for told in reversed(changed)):
+            changed.append(ticket)
 
     def _tell_later(self, changed: list[Ticket]) -> None:
         """The verb fails: what it has changed by now is told by the next one, which `due` sends to `_arrive`."""
@@ -126,7 +137,9 @@ class Dispatcher:
             self._tell_later(changed)
             if isinstance(error, FairleadError):
                 raise
-            raise PolicyError(f"{_name(self.policy)} could not queue {ticket!r}: {error!r}") from error
+            raise PolicyError(
+                f"{_name(self.policy)} could not queue {ticket!r}: {error!r}"
+            ) from error
         ticket.state = WAITING
         self.waiting += 1
         if self.capacity.watches:
@@ -146,6 +159,18 @@ class Dispatcher:
             self.policy.remove(ticket, now)
         ticket.state = state
         self._stopped_waiting(ticket, now)
+
+    def _retract(self, ticket: Ticket, now: float, error: FairleadError) -> None:
+        """The policy failed while its ticket was offered: take the ticket out again."""
+        if ticket.state is WAITING:
+            self._drop(ticket, REFUSED, now)
+        elif ticket in self.holders:
+            del self.holders[ticket]
+            self._release(ticket, now, Outcome.LOST, None)
+            ticket.state = REFUSED
+        ticket.reason = str(error)
+        if ticket in self._untold:
+            self._untold.remove(ticket)
 
     def _stopped_waiting(self, ticket: Ticket, now: float) -> None:
         """A ticket starts or leaves: the scopes it closed, if any, may be asked for by the next."""
@@ -183,11 +208,15 @@ class Dispatcher:
                 if self._admitted is not None:
                     lost = self._admitted
                     self._undo(now, changed)
-                    raise PolicyError(f"{_name(self.policy)} returned None though {lost!r} was admitted")
+                    raise PolicyError(
+                        f"{_name(self.policy)} returned None though {lost!r} was admitted"
+                    )
                 break
             if ticket is not self._admitted:
                 self._undo(now, changed)
-                raise PolicyError(f"{_name(self.policy)} returned {ticket!r}, which was not admitted")
+                raise PolicyError(
+                    f"{_name(self.policy)} returned {ticket!r}, which was not admitted"
+                )
             self._admitted = None
             if ticket.state is WAITING:  # else it can never fit, and was refused
                 self._start(ticket, now)
@@ -307,7 +336,7 @@ class Dispatcher:
             self._evictions.shield(victim)
             self._evictions.owed[victim] = None
             victim.state = EVICTED
-            _tell_once(victim, changed)
+            self._tell_end(victim, changed)
         self.policy.remove(head, now)
         self._claims[head] = None
         return True
@@ -329,12 +358,6 @@ class Dispatcher:
             del self._claims[ticket]
             self._stopped_waiting(ticket, now)
             changed.append(ticket)
-
-
-def _tell_once(ticket: Ticket, changed: list[Ticket]) -> None:
-    """Tell a holder's end, unless it was also started in this one late verb, and so is told already."""
-    if all(ticket is not told for told in changed):
-        changed.append(ticket)
 
 
 def _name(policy: Policy) -> str:

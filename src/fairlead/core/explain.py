@@ -44,23 +44,27 @@ def explain(gate: Gate, ticket: Ticket, now: float) -> Explanation:
         return Explanation(WAITING, "claim", inf, text)
     refusal, ready_at, text = _blocked(gate, ticket, now)
     order = gate.policy.explain(ticket, now)
-    return Explanation(WAITING, refusal, ready_at, f"waits: {text}" + (f"; {order}" if order else ""))
+    return Explanation(
+        WAITING, refusal, ready_at, f"waits: {text}" + (f"; {order}" if order else "")
+    )
 
 
 def _blocked(gate: Gate, ticket: Ticket, now: float) -> tuple[Hashable, float, str]:
     capacity = gate.capacity
     refusal = capacity.refusal(ticket, now)
+    scope = None if refusal in (FULL, NEVER) or ticket.promoted else gate.closed_to(ticket)
+    if scope is not None:
+        return (
+            scope,
+            inf,
+            f"{gate.closed_by(scope)!r} ranks earlier and waits for the same {scope!r}",
+        )
     if refusal is not None:
-        scope: Hashable = refusal
-        ready_at = inf if refusal is NEVER else capacity.ready_at(ticket, now, scope)
+        ready_at = inf if refusal is NEVER else capacity.ready_at(ticket, now, refusal)
         text = capacity.describe(ticket, now, refusal)
         if ready_at < inf:
             text += f" (for {ready_at - now:g} s more if nothing is given back)"
         return refusal, ready_at, text
-    for scope in ticket.scopes:
-        closer = gate.closed_by(scope)
-        if closer is not None and closer is not ticket:
-            return scope, inf, f"{closer!r} ranks earlier and waits for the same {scope!r}"
     head = gate.policy.head(now)
     if head is None or head is ticket:
         return "order", inf, "the policy withholds it"

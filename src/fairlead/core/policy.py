@@ -76,7 +76,9 @@ class Policy:
         """Let a ticket wait."""
         key = self.key(ticket)
         if key != key:
-            raise PolicyError(f"{type(self).__name__}.key({ticket!r}) is {key!r}, which cannot be ordered")
+            raise PolicyError(
+                f"{type(self).__name__}.key({ticket!r}) is {key!r}, which cannot be ordered"
+            )
         self._insert(ticket, ticket.scopes, key)
 
     def _insert(self, ticket: Ticket, name: Hashable, key: Any) -> None:
@@ -86,10 +88,10 @@ class Policy:
         ticket.place = lane
         first = lane.add(ticket, key)
         self._size += 1
-        if lane.order is None:
-            self._ready.add(lane)
-        elif first:
-            lane.order.add(lane)
+        if first or lane.order is None:
+            self._ready.add(
+                lane
+            )  # also if it was parked: a newcomer that heads it ranks before the one refused
 
     def pick(self, admit: Admit, now: float) -> Ticket | None:
         """Offer candidates to `admit` in order; return the one it took, or None."""

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     Inside = Callable[[Hashable], Policy]
 
 
+FRESH = -(1 << 62)  # among equal tags those never served come first, in order of joining
+
+
 class Flow:
     """One sharer: its own queue, its weight and its start tag."""
 
@@ -94,8 +97,9 @@ class FairQueue(Policy):
         self._paid: list[tuple[float, int, Flow]] = []  # not competing, paid time still ahead of the clock
         self._groups: dict[Hashable, list[tuple[float, int, Flow]]] = {}
         self._clock = 0.0
+        self._served = 0.0  # the start tag served last: no competing flow stands before it
         self._weight = 0.0
-        self._number = -(1 << 62)
+        self._fresh = FRESH
         self._turn = 0
         self._timed: dict[Flow, None] = {}
         self._refused: list[Hashable] = []
@@ -111,7 +115,10 @@ class FairQueue(Policy):
         if flow is not None:
             if flow.counted:
                 self._weight += weight - flow.weight
+            if flow.start > self._served:  # what it is ahead stays the same amount of work
+                flow.start = self._served + (flow.start - self._served) * flow.weight / weight
             flow.weight = weight
+            self._replace(flow)
 
     def push(self, ticket: Ticket, now: float) -> None:
         flow = self._flow(self._key(ticket))
@@ -123,19 +130,18 @@ class FairQueue(Policy):
     def _flow(self, key: Hashable) -> Flow:
         flow = self._flows.get(key)
         if flow is None:
-            self._number += 1
+            self._fresh += 1
             weight = self._weights.get(key, self._default_weight)
-            flow = self._flows[key] = Flow(key, self._number, self._inside(key), weight)
+            flow = self._flows[key] = Flow(key, self._fresh, self._inside(key), weight)
             if flow.queue.timed:
                 self._timed[flow] = None
                 self.timed = True
         return flow
 
     def _join(self, flow: Flow, cost: float) -> None:
-        start = self._clock
-        first = self._first()
-        if first is not None and first.start + cost / flow.weight < start:
-            start = first.start + cost / flow.weight
+        start = self._served + cost / flow.weight
+        if start > self._clock:
+            start = self._clock
         if flow.start < start:
             flow.start = start
         if not flow.counted:
@@ -172,7 +178,7 @@ class FairQueue(Policy):
             flow = entry[2]
             if flow.entry is not entry:
                 heappop(heap)
-            elif flow.start == entry[0]:
+            elif flow.start == entry[0] and flow.number == entry[1]:
                 return flow
             else:  # it was served or charged since
                 flow.entry = entry = (flow.start, flow.number, flow)
@@ -207,11 +213,11 @@ class FairQueue(Policy):
         return None
 
     def _serve(self, flow: Flow, cost: float) -> None:
-        self._turn += 1
-        flow.number = self._turn
-        if flow.start > self._clock:
-            self._clock = flow.start
-        flow.start += cost / flow.weight
+        self._served = start = flow.start
+        if start > self._clock:
+            self._clock = start
+        flow.start = start + cost / flow.weight
+        self._turn = flow.number = self._turn + 1
         if not flow.queue:
             self._leave(flow)
         self._advance(cost)
@@ -240,7 +246,7 @@ class FairQueue(Policy):
         self._competing.clear()
         self._paid.clear()
         self._groups.clear()
-        self._clock = self._weight = 0.0
+        self._clock = self._served = self._weight = 0.0
 
     def _note_refusals(self, flow: Flow, now: float) -> None:
         refused = self._refused
@@ -293,19 +299,26 @@ class FairQueue(Policy):
         flow = self._flow(self._key(ticket))
         if flow.queue.charges:
             flow.queue.charge(ticket, amount, now)
+        if flow.entry is None and flow.start < self._clock:
+            flow.start = self._clock
         if amount < 0:
-            flow.start = max(flow.start + amount / flow.weight, min(self._clock, flow.start))
+            flow.start = max(flow.start + amount / flow.weight, min(flow.start, self._served))
         else:
-            flow.start = max(flow.start, self._clock) + amount / flow.weight
+            flow.start += amount / flow.weight
+            self._turn = flow.number = self._turn + 1
         if not flow.counted:
             flow.counted = True
             self._weight += flow.weight
-        if flow.entry is not None:
-            self._enter(flow)
-        else:
-            self._leave(flow)
+        self._replace(flow)
         if amount > 0:
             self._advance(amount)
+
+    def _replace(self, flow: Flow) -> None:
+        """Its start tag has changed otherwise than by being served."""
+        if flow.entry is not None:
+            self._enter(flow)
+        elif flow.counted:
+            self._leave(flow)
 
     def head(self, now: float) -> Ticket | None:
         flow = self._first()

@@ -1,8 +1,23 @@
 """The tasks door: coroutines and threads sharing bounded slots, with priorities that age."""
 
+from fairlead.tasks.dag import Dag, Node
+from fairlead.tasks.pool import SharedPool
 from fairlead.tasks.priority import Priority
 from fairlead.tasks.scheduler import Scheduler
 from fairlead.tasks.stats import SchedulerStats, WaitHistogram
 from fairlead.tasks.submitting import BoundScheduler, Turn
+from fairlead.tasks.threads import BoundThreadScheduler, ThreadScheduler
 
-__all__ = ["BoundScheduler", "Priority", "Scheduler", "SchedulerStats", "Turn", "WaitHistogram"]
+__all__ = [
+    "BoundScheduler",
+    "BoundThreadScheduler",
+    "Dag",
+    "Node",
+    "Priority",
+    "Scheduler",
+    "SchedulerStats",
+    "SharedPool",
+    "ThreadScheduler",
+    "Turn",
+    "WaitHistogram",
+]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import types
-from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from fairlead.config import seconds, shown, whole
+from fairlead.config import seconds
 from fairlead.core import State
-from fairlead.errors import ConfigError, Misuse
+from fairlead.errors import Misuse
+from fairlead.tasks.door import Bound, bound_fields
 from fairlead.tasks.priority import Priority
 from fairlead.tasks.work import WorkFuture
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Mapping
 
     from fairlead.core import Explanation
     from fairlead.tasks.scheduler import Scheduler
@@ -61,38 +61,17 @@ class Submitting:
             fields = {**fields, "timeout": seconds(timeout, "timeout", zero=True)}
         return Turn(self._door, priority, fields)
 
-    def bind(
-        self,
-        *,
-        tenant: Hashable = None,
-        workload: Hashable = None,
-        cost: float | None = None,
-        deadline: Any = None,
-        timeout: Any = None,
-        rank: int | None = None,
-        pool: Hashable = None,
-        estimate: Any = None,
-    ) -> BoundScheduler:
-        """Return a view with the same API whose tickets carry these values.
+    def bind(self, **fields: Unpack[Bound]) -> BoundScheduler:
+        """Return a view with the same API whose tickets carry values for policies and capacities.
 
-        `timeout` bounds the wait, `deadline` is for the policy to read; both count from the submission.
+        Known are tenant, workload, cost, deadline, timeout, rank, pool and estimate.  `timeout` bounds the wait, `deadline` is
+        for the policy to read; both count from the submission.
         """
-        given = {
-            "tenant": tenant,
-            "workload": workload,
-            "cost": None if cost is None else _cost(cost),
-            "deadline": None if deadline is None else seconds(deadline, "deadline", zero=True),
-            "timeout": None if timeout is None else seconds(timeout, "timeout", zero=True),
-            "rank": None if rank is None else whole(rank, "rank", 0),
-            "pool": pool,
-            "estimate": None if estimate is None else seconds(estimate, "estimate", zero=True),
-        }
-        fields = {name: value for name, value in given.items() if value is not None}
-        return BoundScheduler(self._door, {**self._fields, **fields})
+        return BoundScheduler(self._door, {**self._fields, **bound_fields(fields)})
 
     def stats(self) -> SchedulerStats:
         """Take a snapshot of the counters."""
-        return self._door._stats()
+        return self._door.stats()
 
     def explain(self, future: asyncio.Future[Any]) -> Explanation:
         """Say why spawned work waits."""
@@ -138,9 +117,3 @@ class Turn:
     ) -> None:
         if self._ticket is not None:
             self._door._leave(self._ticket, error)
-
-
-def _cost(cost: Any) -> float:
-    if isinstance(cost, bool) or not isinstance(cost, int | float) or not isfinite(cost) or cost <= 0:
-        raise ConfigError(f"cost must be a finite number above 0; got {shown(cost)}")
-    return cost

@@ -89,6 +89,11 @@ class Workers:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
+    async def rest(self) -> None:
+        """Wait for workers that have nothing left to run to end."""
+        while self.tasks and not self._gate.gate.active:
+            await asyncio.wait(set(self.tasks))
+
     def refuse(self, ticket: TaskTicket) -> None:
         """Answer a queued ticket that will not run: it expired, or the scheduler was aborted."""
         future = ticket.future
@@ -125,7 +130,7 @@ class Workers:
                 self._leave(task, error, following)
             ticket = following
             begun += 1
-            if begun % TURN == 0:
+            if begun % TURN == 0 and ticket is not None:
                 await asyncio.sleep(0)
 
     def _next(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from fairlead.core.capacity import NEVER, STOP
+from fairlead.core.capacity import FULL, NEVER, STOP
 from fairlead.core.gate import Change, Gate
 from fairlead.core.ticket import Outcome, State, Ticket
 
@@ -84,9 +84,13 @@ class CheckedGate(Gate):
     def _check_books(self) -> None:
         """Counts equal what can be counted; capacity agrees with the holders."""
         waiting = list(self.policy)
-        assert len(waiting) == len(self.policy), f"{len(waiting)} tickets iterated of {len(self.policy)}"
+        assert len(waiting) == len(self.policy), (
+            f"{len(waiting)} tickets iterated of {len(self.policy)}"
+        )
         assert len(set(map(id, waiting))) == len(waiting), "a ticket waits twice"
-        assert self.waiting == len(waiting) + len(self._claims), "the count of waiting tickets is off"
+        assert self.waiting == len(waiting) + len(self._claims), (
+            "the count of waiting tickets is off"
+        )
         for ticket in waiting:
             assert ticket.state is State.WAITING, f"{ticket!r} stands in the queue"
         for ticket in self.holders:
@@ -96,22 +100,33 @@ class CheckedGate(Gate):
 
     def _check_nobody_waits_in_vain(self) -> None:
         """No admissible ticket waits beside free room, unless one ranked before it waits for the same."""
+        for ticket in self._claims:
+            assert self.capacity.refusal(ticket, self.now) is not None, (
+                f"{ticket!r} has a claim, room, and waits"
+            )
         if not self.policy.shortcut:
             return
         refusals = {ticket: self.capacity.refusal(ticket, self.now) for ticket in self.policy}
         if STOP in refusals.values():
             return
+        if FULL not in refusals.values():  # else nobody is asked, not even what can never fit
+            assert NEVER not in refusals.values(), "a ticket waits that can never fit"
         for ticket, refusal in refusals.items():
-            assert refusal is not NEVER, f"{ticket!r} can never fit, and waits"
             if refusal is None:
-                closed = [scope for scope in ticket.scopes if self.closed_by(scope) is not None]
-                assert closed, f"{ticket!r} waits beside free room"
+                closed = self.closed_to(ticket)
+                assert closed is not None, f"{ticket!r} waits beside free room"
+                closer = self.closed_by(closed)
+                assert closer is not None and closer.state is State.WAITING, (
+                    f"{closer!r} keeps {closed!r} closed"
+                )
 
     def _check_wakeup(self) -> None:
         """The next wake-up is never late: for an end of a wait or hold, or for room that comes with time."""
         wakeup = self.next_wakeup(self.now)
         for ticket in [*self.policy, *self._claims]:
-            assert ticket.wait_until >= wakeup, f"{ticket!r} expires at {ticket.wait_until}, before {wakeup}"
+            assert ticket.wait_until >= wakeup, (
+                f"{ticket!r} expires at {ticket.wait_until}, before {wakeup}"
+            )
             assert ticket.wait_until > self.now, f"{ticket!r} should have expired"
         for ticket in self.holders:
             assert ticket.hold_until >= wakeup, f"{ticket!r} is to be ended before {wakeup}"

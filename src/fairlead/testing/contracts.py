@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from fairlead.core.capacity import Capacity
 
 
-def drive(gate: CheckedGate, seed: int, steps: int, ticket: Callable[[int, random.Random], Ticket]) -> None:
+def drive(
+    gate: CheckedGate, seed: int, steps: int, ticket: Callable[[int, random.Random], Ticket]
+) -> None:
     """Put a gate through random verbs, then let everything end; every invariant is checked after every step."""
     rng = random.Random(seed)
     now = 0.0

@@ -1,0 +1,107 @@
+"""python -m benchmarks [tasks gate memory] [--rounds N] [--quick] [--json FILE]"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from benchmarks import gate, memory, tasks
+from benchmarks.harness import Result, Table, run
+from benchmarks.report import markdown, plain, summary
+from benchmarks.sizes import FULL, QUICK, Sizes
+
+SUITES: dict[str, Callable[[Sizes], Iterator[Table]]] = {
+    "tasks": tasks.tables,
+    "gate": gate.tables,
+    "memory": memory.tables,
+}
+PACKAGES = ("uvloop", "anyio", "aiometer", "aiolimiter", "aiojobs")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "suites", nargs="*", metavar="suite", help=f"of {', '.join(SUITES)}; default all"
+    )
+    parser.add_argument("--rounds", type=int, help="rounds per table; default 7, with --quick 3")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes: does everything still run?"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every value of every round there"
+    )
+    options = parser.parse_args(arguments)
+    for name in options.suites:
+        if name not in SUITES:
+            parser.error(f"there is no suite {name!r}; known: {', '.join(SUITES)}")
+    if options.rounds is not None and options.rounds < 1:
+        parser.error("--rounds must be 1 or more")
+    rounds = options.rounds or (3 if options.quick else 7)
+    facts = machine()
+    print("## Benchmarks\n\n" + "".join(f"- {name}: {fact}\n" for name, fact in facts.items()))
+    results = []
+    for result in measure(options.suites or list(SUITES), QUICK if options.quick else FULL, rounds):
+        print(markdown(result), flush=True)
+        results.append(result)
+    print(summary(results))
+    if options.json is not None:
+        document = {"machine": facts, "tables": [plain(result) for result in results]}
+        options.json.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    return 0
+
+
+def measure(suites: Sequence[str], sizes: Sizes, rounds: int) -> Iterator[Result]:
+    for name in suites:
+        for table in SUITES[name](sizes):
+            yield run(table, rounds)
+
+
+def machine() -> dict[str, str]:
+    """What a reader has to know to place the figures."""
+    return {
+        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "revision": revision(),
+        "Python": f"{platform.python_implementation()} {platform.python_version()}, {platform.platform()}",
+        "processor": f"{os.cpu_count()} cores, {processor()}",
+        "load at the start": " ".join(f"{load:.2f}" for load in os.getloadavg()),
+        "packages": ", ".join(f"{name} {installed_version(name)}" for name in PACKAGES),
+    }
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def installed_version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def revision() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,335 @@
+"""The gate alone: what one ticket costs from offer to finish, without loop, task or future.
+
+*Contended*: a number of tickets wait; each step offers one more and finishes one that runs, which starts another.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import count
+from math import inf
+from operator import attrgetter
+from time import process_time
+
+from benchmarks.harness import HEAP, Measure, Table, Target
+from benchmarks.shapes import FAIR, NESTED, PLANNER, SHAPES, Shape, classes, plain
+from benchmarks.sizes import Sizes
+from fairlead.capacities import Slots, TokenBucket
+from fairlead.core import Gate, State, Ticket
+from fairlead.policies import FIFO, FairQueue
+
+RUNNING = State.RUNNING
+UNIT = "CPU µs per ticket"
+# Logarithms and cache misses are allowed for, a walk over what waits is not.
+GROWTH = 10.0
+
+
+class Steady:
+    """A case: a gate that is filled once and then driven further in each round, always as many waiting."""
+
+    def __init__(self, shape: Shape, waiting: int, tickets: int, *, making: bool = False) -> None:
+        self.shape = shape
+        self.waiting = waiting
+        self.tickets = tickets
+        self.making = making  # does the time include making the tickets?
+        self.gate: Gate | None = None
+        self.running: deque[Ticket] = deque()
+        self.numbers = count()
+        self.now = 0.0
+
+    def fill(self) -> Gate:
+        gate, ticket = self.shape.gate(), self.shape.ticket
+        while gate.waiting < self.waiting:
+            made = ticket(next(self.numbers))
+            gate.offer(made, self.now)
+            if made.state is RUNNING:
+                self.running.append(made)
+        gc.collect()
+        gc.freeze()  # a million tickets at rest are not to be walked over before every other case
+        return gate
+
+    def __call__(self) -> float:
+        gate = self.gate = self.gate or self.fill()
+        ticket, numbers = self.shape.ticket, range(self.tickets)
+        first = next(self.numbers)
+        self.numbers = count(first + self.tickets)
+        if self.making:
+            return self.drive(gate, (ticket(first + i) for i in numbers))
+        return self.drive(gate, iter([ticket(first + i) for i in numbers]))
+
+    def drive(self, gate: Gate, tickets: Iterator[Ticket]) -> float:
+        offer, finish = gate.offer, gate.finish
+        running, step, now = self.running, self.shape.step, self.now
+        began = process_time()
+        for ticket in tickets:
+            now += step
+            changed = offer(ticket, now)
+            if changed:
+                running.extend(changed)
+            if ticket.state is RUNNING:
+                running.append(ticket)
+            if running:
+                running.extend(finish(running.popleft(), now))
+        took = process_time() - began
+        self.now = now
+        return took / self.tickets * 1e6
+
+
+def tables(sizes: Sizes) -> Iterator[Table]:
+    yield contended(sizes, making=False)
+    yield contended(sizes, making=True)
+    yield uncontended(sizes)
+    yield scaling(sizes)
+    yield filled_and_drained(sizes)
+    yield exhausted_keys(sizes)
+    yield preemption(sizes)
+
+
+def contended(sizes: Sizes, *, making: bool) -> Table:
+    cases: dict[str, Measure] = {
+        name: Steady(shape, sizes.waiting, sizes.tickets, making=making)
+        for name, shape in SHAPES.items()
+    }
+    for planned in (sizes.planned // 10, sizes.planned):
+        name = f"Planner, a sort of {planned}"
+        cases[name] = Steady(PLANNER, planned, sizes.tickets // 20, making=making)
+    if making:
+        cases["(making a ticket)"] = lambda: making_tickets(sizes.tickets)
+    return Table(
+        title=f"Gate, {sizes.waiting:,} waiting"
+        + (", tickets made as they come" if making else ""),
+        unit=f"{UNIT}, offer to finish, making it {'included' if making else 'excluded'}",
+        cases=cases,
+        base=HEAP,
+        targets=[] if making else [Target("FIFO", 3.0), Target("Aging", 3.0)],
+    )
+
+
+def making_tickets(tickets: int) -> float:
+    began = process_time()
+    for i in range(tickets):
+        plain(i)
+    return (process_time() - began) / tickets * 1e6
+
+
+def uncontended(sizes: Sizes) -> Table:
+    def case(shape: Shape) -> Measure:
+        def measure() -> float:
+            gate = shape.gate()
+            tickets = [shape.ticket(i) for i in range(sizes.tickets)]
+            offer, finish, step, now = gate.offer, gate.finish, shape.step, 0.0
+            began = process_time()
+            for ticket in tickets:
+                now += step
+                offer(ticket, now)
+                finish(ticket, now)
+            return (process_time() - began) / sizes.tickets * 1e6
+
+        return measure
+
+    names = ("FIFO", "Aging", "Classes (4)", "Classes (4) + Reserved", FAIR, NESTED)
+    return Table(
+        title="Gate, nobody waits: offer and finish",
+        unit=f"{UNIT}, making it excluded",
+        cases={name: case(SHAPES[name]) for name in names},
+        base=HEAP,
+    )
+
+
+def scaling(sizes: Sizes) -> Table:
+    """What a ticket costs as more and more wait.  The targets at the largest size are those of the issue."""
+    fewest, most = f"{sizes.scale[0]:,}", f"{sizes.scale[-1]:,}"
+    rows: dict[str, Callable[[int], Measure]] = {
+        name: lambda n, shape=shape: Steady(shape, n, sizes.tickets)  # type: ignore[misc]
+        for name, shape in SHAPES.items()
+        if "making" not in name and "starved" not in name
+    }
+    rows["Aging, offer and withdraw"] = lambda n: withdrawing(n, sizes.tickets)
+    rows["Aging, offer and expire"] = lambda n: expiring(n, sizes.tickets)
+    cases = {f"{row}, {n:,}": make(n) for row, make in rows.items() for n in sizes.scale}
+    return Table(
+        title=f"Gate, {fewest} to {most} waiting",
+        unit=f"{UNIT}, offer to finish, making it excluded",
+        cases=cases,
+        columns=[f"{n:,}" for n in sizes.scale],
+        targets=[
+            Target(f"FIFO, {most}", 5.0),
+            Target(f"Aging, {most}", 5.0),
+            *(Target(f"{row}, {most}", GROWTH, (f"{row}, {fewest}",)) for row in rows),
+        ],
+        notes=["An operation that walked over what waits would grow as the columns do, 10× each."],
+    )
+
+
+def withdrawing(waiting: int, tickets: int) -> Measure:
+    """Tickets arrive and leave again from the middle of the queue."""
+    steady = Steady(SHAPES["Aging"], waiting, tickets)
+
+    def measure() -> float:
+        gate = steady.gate = steady.gate or steady.fill()
+        made = [plain(i) for i in range(tickets)]
+        began = process_time()
+        for ticket in made:
+            gate.offer(ticket, 0.0)
+        for ticket in made:
+            gate.withdraw((ticket,), 0.0)
+        return (process_time() - began) / tickets * 1e6
+
+    return measure
+
+
+def expiring(waiting: int, tickets: int) -> Measure:
+    """Tickets arrive and wait too long, each with a limit of its own."""
+    steady = Steady(SHAPES["Aging"], waiting, tickets)
+
+    def measure() -> float:
+        gate = steady.gate = steady.gate or steady.fill()
+        now = steady.now
+        made = [plain(i) for i in range(tickets)]
+        for i, ticket in enumerate(made):
+            ticket.wait_until = now + 1 + i * 1e-3
+        began = process_time()
+        for ticket in made:
+            gate.offer(ticket, now)
+        while (at := gate.next_wakeup(now)) < inf:
+            now = at
+            gate.advance(now)
+        took = process_time() - began
+        steady.now = now
+        return took / tickets * 1e6
+
+    return measure
+
+
+def filled_and_drained(sizes: Sizes) -> Table:
+    """The whole way from empty to full and back."""
+    most = sizes.scale[-1]
+
+    def case(shape: Shape) -> Measure:
+        def measure() -> float:
+            gate = shape.gate()
+            tickets = [shape.ticket(i) for i in range(most)]
+            running: deque[Ticket] = deque()
+            began = process_time()
+            for ticket in tickets:
+                gate.offer(ticket, 0.0)
+                if ticket.state is RUNNING:
+                    running.append(ticket)
+            while running:
+                running.extend(gate.finish(running.popleft(), 1.0))
+            return (process_time() - began) / most * 1e6
+
+        return measure
+
+    return Table(
+        title=f"Gate, filled with {most:,} and drained",
+        unit=f"{UNIT}, offer to finish, making it excluded",
+        cases={name: case(SHAPES[name]) for name in ("FIFO", "Aging")},
+        base=HEAP,
+        targets=[Target("FIFO", 5.0), Target("Aging", 5.0)],
+        at_most=3,
+    )
+
+
+def exhausted_keys(sizes: Sizes) -> Table:
+    """Many keys have used up their tokens and wait; what do others notice of it?"""
+    few = max(1, sizes.keys // 1000)
+    tickets = sizes.tickets // 4
+
+    def crowd(policy: FIFO | FairQueue, keys: int) -> Gate:
+        gate = Gate(policy, TokenBucket(1e-6, burst=1.0, by=attrgetter("tenant")))
+        for turn in range(2):
+            for key in range(keys):
+                gate.offer(Ticket((turn, key), tenant=key), 0.0)
+        return gate
+
+    def beside(policy: Callable[[], FIFO | FairQueue], keys: int) -> Measure:
+        def measure() -> float:
+            gate = crowd(policy(), keys)
+            made = [Ticket(i, tenant=("other", i)) for i in range(tickets)]
+            began = process_time()
+            for ticket in made:
+                gate.offer(ticket, 1.0)
+                gate.finish(ticket, 1.0)
+            return (process_time() - began) / tickets * 1e6
+
+        return measure
+
+    def behind(policy: Callable[[], FIFO | FairQueue], keys: int) -> Measure:
+        def measure() -> float:
+            gate = crowd(policy(), keys)
+            made = [Ticket(i, tenant=i % keys) for i in range(tickets)]
+            began = process_time()
+            for ticket in made:
+                gate.offer(ticket, 1.0)
+                gate.withdraw((ticket,), 1.0)
+            return (process_time() - began) / tickets * 1e6
+
+        return measure
+
+    rows: dict[str, Callable[[int], Measure]] = {
+        "FIFO, offer and finish beside them": lambda n: beside(FIFO, n),
+        "FIFO, offer behind one of them and withdraw": lambda n: behind(FIFO, n),
+        "FairQueue, offer and finish beside them": lambda n: beside(FairQueue, n),
+        "FairQueue, offer behind one of them and withdraw": lambda n: behind(FairQueue, n),
+    }
+    sized = (few, sizes.keys)
+    return Table(
+        title=f"Gate, {sizes.keys:,} exhausted keys",
+        unit=f"{UNIT}, making it excluded",
+        cases={f"{row}, {n:,} keys": make(n) for row, make in rows.items() for n in sized},
+        columns=[f"{n:,} keys" for n in sized],
+        targets=[
+            Target(f"{row}, {sizes.keys:,} keys", GROWTH, (f"{row}, {few:,} keys",)) for row in rows
+        ],
+    )
+
+
+def preemption(sizes: Sizes) -> Table:
+    """Evictions: an important newcomer finds every slot held by something that may be evicted."""
+
+    def filled(holders: int) -> tuple[Gate, list[Ticket]]:
+        gate = Gate(classes(), Slots(holders))
+        for i in range(holders):
+            gate.offer(Ticket(i, evictable=True), 0.0)
+        return gate, [Ticket(i, rank=3, can_preempt=True) for i in range(sizes.kills)]
+
+    def one_by_one(holders: int) -> Measure:
+        def measure() -> float:
+            gate, newcomers = filled(holders)
+            began = process_time()
+            for ticket in newcomers:
+                (victim,) = gate.offer(ticket, 1.0)
+                gate.finish(victim, 1.0)
+            return (process_time() - began) / sizes.kills * 1e6
+
+        return measure
+
+    def storm(holders: int, kills: int) -> Measure:
+        def measure() -> float:
+            gate, newcomers = filled(holders)
+            began = process_time()
+            victims = [victim for ticket in newcomers[:kills] for victim in gate.offer(ticket, 1.0)]
+            for victim in victims:
+                gate.finish(victim, 1.0)
+            return (process_time() - began) / kills * 1e6
+
+        return measure
+
+    few, many = sizes.kills, sizes.holders
+    cases = {f"each victim ends at once, {n:,} holders": one_by_one(n) for n in (few, many)}
+    calm, wild = (
+        f"{sizes.kills // 10:,} kills before a victim ends",
+        f"{sizes.kills:,} kills before a victim ends",
+    )
+    cases |= {calm: storm(many, sizes.kills // 10), wild: storm(many, sizes.kills)}
+    least, most = list(cases)[:2]
+    return Table(
+        title=f"Gate, preemption with {many:,} holders",
+        unit="CPU µs per kill: the offer, the eviction, the victim's finish, the start",
+        cases=cases,
+        base=HEAP,
+        targets=[Target(most, 3.0, (least,)), Target(wild, 3.0, (calm,))],
+    )

@@ -1,0 +1,34 @@
+"""How much each suite does: a real run, and a smoke run that only shows that everything works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    tasks: int = 100_000  # per case of the tasks suite
+    slow_tasks: int = 20_000  # the same, for peers that take 40 µs and more per task
+    free: int = 50_000  # units of work that find a free slot
+    tickets: int = 20_000  # through the gate, per case and round
+    waiting: int = 1_000
+    planned: int = 100  # tickets a planner sorts each time
+    scale: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
+    keys: int = 10_000  # exhausted, beside one offer
+    holders: int = 10_000  # that may be evicted
+    kills: int = 1_000
+    memory: int = 1_000_000  # units of work that wait
+
+
+FULL = Sizes()
+QUICK = Sizes(
+    tasks=5_000,
+    slow_tasks=1_000,
+    free=5_000,
+    tickets=2_000,
+    scale=(1_000, 10_000),
+    keys=1_000,
+    holders=1_000,
+    kills=200,
+    memory=100_000,
+)

@@ -1,0 +1,97 @@
+"""A gate between threads: one lock around the core, one timer thread while there is something to wait for.
+
+Whoever calls a verb holds the lock for the length of the decision and carries the verdicts out itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from math import inf
+from typing import TYPE_CHECKING
+
+from fairlead.core.ticket import Outcome, Ticket
+from fairlead.errors import PolicyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fairlead.core.gate import Change, Gate
+
+log = logging.getLogger("fairlead")
+
+
+class ThreadTicket(Ticket):
+    """A ticket that can be told its verdict, with the lock held: it only wakes somebody."""
+
+    __slots__ = ()
+
+    def told(self) -> None:
+        """Carry out the verdict the gate has just written."""
+        raise NotImplementedError
+
+
+class ThreadGate:
+    """A gate any thread may use."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.lock = threading.RLock()
+        self.owners: dict[object, Ticket] = {}  # the threads that hold room, for warning of self-deadlock
+        self._sooner = threading.Condition(self.lock)
+        self._timer: threading.Thread | None = None
+        self._wakes_at = inf
+
+    def now(self) -> float:
+        """Read the clock."""
+        return time.monotonic()
+
+    def offer(self, ticket: ThreadTicket) -> None:
+        """Ask for a turn; the lock is held."""
+        self._tell(self.gate.offer(ticket, self.now()))
+
+    def finish(self, ticket: Ticket, outcome: Outcome = Outcome.OK) -> None:
+        """End a ticket's work; what starts in its place is told.  The lock is held.
+
+        A policy that fails here fails for those who wait, not for the one who has finished.
+        """
+        try:
+            self._tell(self.gate.finish(ticket, self.now(), outcome))
+        except PolicyError:
+            log.exception("a policy failed while work was being handed over")
+
+    def withdraw(self, tickets: Iterable[Ticket]) -> None:
+        """Stop waiting.  The lock is held."""
+        try:
+            self._tell(self.gate.withdraw(tickets, self.now()))
+        except PolicyError:
+            log.exception("a policy failed while work was being withdrawn")
+
+    def adjust(self, change: Change) -> None:
+        """Change a setting; what may start now is told.  The lock is held."""
+        self._tell(self.gate.adjust(change, self.now()))
+
+    def _tell(self, changed: Sequence[Ticket]) -> None:
+        for ticket in changed:
+            ticket.told()  # type: ignore[attr-defined]
+        if self.gate.due < self._wakes_at:
+            self._wakes_at = self.gate.due
+            if self._timer is None:
+                self._timer = threading.Thread(target=self._tick, name="fairlead-timer", daemon=True)
+                self._timer.start()
+            else:
+                self._sooner.notify()
+
+    def _tick(self) -> None:
+        with self.lock:
+            while (wakes_at := self.gate.next_wakeup(self.now())) < inf:
+                self._wakes_at = wakes_at
+                if wakes_at > self.now():
+                    self._sooner.wait(min(wakes_at - self.now(), threading.TIMEOUT_MAX))
+                else:
+                    try:
+                        self._tell(self.gate.advance(self.now()))
+                    except PolicyError:
+                        log.exception("a policy failed as time passed")
+            self._timer, self._wakes_at = None, inf

@@ -1,0 +1,241 @@
+"""In-process DAG runs over a scheduler: a node takes a slot only when its inputs are ready.
+
+Handing a node a slot earlier would let nodes hold every slot while the ones they wait for are queued behind them.
+
+**How results arrive.**  A node given as an argument stands for its result.  A dependency named in `after` fills the parameter of its
+own name; parameters still open are filled with the remaining results in the order of `after`; a function with none open gets none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any
+
+from fairlead.config import shown
+from fairlead.errors import ConfigError, CycleFound, DuplicateNode, UnknownNode
+from fairlead.tasks.priority import Priority, read_priority
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from fairlead.tasks.submitting import Submitting
+
+FILLABLE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Node:
+    """A step of a DAG; give it to another as an argument to hand its result on."""
+
+    __slots__ = ("_open", "after", "args", "fn", "kwargs", "name", "priority")
+
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        after: tuple[str, ...],
+        priority: int,
+    ) -> None:
+        self.name = name
+        self.fn = fn
+        self.args = args
+        self.kwargs = kwargs
+        self.after = after
+        self.priority = priority
+        self._open = _open_parameters(fn, len(args), kwargs) if after else []
+
+    @property
+    def dependencies(self) -> dict[str, None]:
+        """The names of the nodes this one waits for, each once."""
+        given = [value.name for value in (*self.args, *self.kwargs.values()) if isinstance(value, Node)]
+        return dict.fromkeys((*self.after, *given))
+
+    def arguments(self, results: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Put results where nodes stand, and the results of `after` where the function takes them."""
+
+        def read(value: Any) -> Any:
+            return results[value.name] if isinstance(value, Node) else value
+
+        args = [read(value) for value in self.args]
+        kwargs = {key: read(value) for key, value in self.kwargs.items()}
+        left = list(self.after)
+        open_parameters = []
+        for parameter in self._open:
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                kwargs.update({name: results[name] for name in left})
+                left = []
+            elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                open_parameters.append(parameter)
+            elif parameter.name in left and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY:
+                kwargs[parameter.name] = results[parameter.name]
+                left.remove(parameter.name)
+            elif parameter.default is inspect.Parameter.empty and parameter.kind in FILLABLE:
+                open_parameters.append(parameter)
+        for parameter in open_parameters:
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                args.extend(results[name] for name in left)
+                left = []
+            elif left:
+                name = left.pop(0)
+                if parameter.kind is inspect.Parameter.POSITIONAL_ONLY or not kwargs:
+                    args.append(results[name])
+                else:
+                    kwargs[parameter.name] = results[name]
+        return args, kwargs
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name}>"
+
+
+class Dag:
+    """A graph of functions; it can be run any number of times, also at once.
+
+    >>> from fairlead.tasks import Scheduler
+    >>> dag = Dag()
+    >>> one = dag.add("one", lambda: 1)
+    >>> two = dag.add("two", lambda: 2)
+    >>> total = dag.add("total", lambda one, two: one + two, after=["one", "two"], priority=80)
+    >>> async def main():
+    ...     async with Scheduler.bounded(max_concurrency=2) as scheduler:
+    ...         return await dag.run(scheduler)
+    >>> asyncio.run(main())["total"]
+    3
+    """
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+
+    def add(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        after: Iterable[str | Node] = (),
+        priority: int = Priority.NORMAL,
+        **kwargs: Any,
+    ) -> Node:
+        """Add a step that runs after others, named or given as arguments; names may be added later."""
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"a node needs a name, a text that is not empty; got {shown(name)}")
+        if name in self._nodes:
+            raise DuplicateNode(f"the DAG has a node {name!r} already; give each node its own name")
+        if not callable(fn):
+            raise ConfigError(f"node {name!r} needs a function to run; got {shown(fn)}")
+        if isinstance(after, str | Node):
+            raise ConfigError(f"after= of node {name!r} takes a list of nodes or names; got {shown(after)}")
+        names = []
+        for dependency in after:
+            if not isinstance(dependency, str | Node):
+                raise ConfigError(f"after= of node {name!r} takes nodes or names; got {shown(dependency)}")
+            names.append(dependency if isinstance(dependency, str) else dependency.name)
+        priority = read_priority(priority)
+        node = self._nodes[name] = Node(name, fn, args, kwargs, tuple(dict.fromkeys(names)), priority)
+        return node
+
+    async def run(self, scheduler: Submitting) -> dict[str, Any]:
+        """Run every node as soon as its dependencies are done; return the results by name.
+
+        The first failure cancels what runs, starts nothing more, and is raised as it is, with a note that names the node.
+        """
+        return await _Run(scheduler, self._checked()).run()
+
+    def _checked(self) -> dict[str, Node]:
+        nodes = dict(self._nodes)
+        for node in nodes.values():
+            for dependency in node.dependencies:
+                if dependency not in nodes:
+                    message = f"node {node.name!r} waits for {dependency!r}, which is not in the DAG"
+                    raise UnknownNode(message)
+        try:
+            TopologicalSorter({name: node.dependencies for name, node in nodes.items()}).prepare()
+        except CycleError as error:
+            raise CycleFound(error.args[1][1:]) from None
+        return nodes
+
+
+class _Run:
+    """One execution: how many dependencies each node still waits for, and the futures of those under way."""
+
+    def __init__(self, scheduler: Submitting, nodes: dict[str, Node]) -> None:
+        self._scheduler = scheduler
+        self._nodes = nodes
+        self._waits_for = {name: len(node.dependencies) for name, node in nodes.items()}
+        self._feeds: dict[str, list[Node]] = {name: [] for name in nodes}
+        for node in nodes.values():
+            for dependency in node.dependencies:
+                self._feeds[dependency].append(node)
+        self._under_way: dict[str, asyncio.Future[Any]] = {}
+        self._results: dict[str, Any] = {}
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> dict[str, Any]:
+        try:
+            for node in [node for name, node in self._nodes.items() if not self._waits_for[name]]:
+                self._start(node)
+            if self._nodes:
+                await self._over
+        finally:
+            await self._cancel_rest()
+        return {name: self._results[name] for name in self._nodes}
+
+    def _start(self, node: Node) -> None:
+        if not self._over.done():
+            future = self._scheduler.spawn(node.priority, self._step, node)
+            self._under_way[node.name] = future
+            future.add_done_callback(lambda done: self._ended(node, done))
+
+    async def _step(self, node: Node) -> Any:
+        args, kwargs = node.arguments(self._results)
+        result = node.fn(*args, **kwargs)
+        return await result if hasattr(result, "__await__") else result
+
+    def _ended(self, node: Node, future: asyncio.Future[Any]) -> None:
+        del self._under_way[node.name]
+        if self._over.done():
+            if not future.cancelled():
+                future.exception()  # a second failure while the first is being raised
+            return
+        try:
+            self._results[node.name] = future.result()
+            for fed in self._feeds[node.name]:
+                self._waits_for[fed.name] -= 1
+                if not self._waits_for[fed.name]:
+                    self._start(fed)
+        except asyncio.CancelledError:
+            self._over.cancel(f"node {node.name!r} was cancelled")
+        except Exception as error:
+            error.add_note(f"in node {node.name!r} of a DAG run")
+            self._over.set_exception(error)
+        else:
+            if len(self._results) == len(self._nodes):
+                self._over.set_result(None)
+
+    async def _cancel_rest(self) -> None:
+        if not self._over.done():
+            self._over.cancel()
+        rest = list(self._under_way.values())
+        for future in rest:
+            future.cancel()
+        if rest:
+            await asyncio.wait(rest)
+
+
+def _open_parameters(
+    fn: Callable[..., Any], given: int, kwargs: dict[str, Any]
+) -> list[inspect.Parameter]:
+    """Tell the parameters that the arguments given leave open."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):  # some builtins have no signature
+        return []
+    still_open = []
+    for parameter in parameters:
+        if parameter.kind in FILLABLE and given:
+            given -= 1
+        elif parameter.name not in kwargs:
+            still_open.append(parameter)
+    return still_open

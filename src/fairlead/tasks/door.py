@@ -1,0 +1,228 @@
+"""What the asyncio door and the thread door have in common: reading what callers give, counting, and saying why not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+from math import inf, isfinite
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from fairlead.capacities import Slots
+from fairlead.config import seconds, shown, whole
+from fairlead.core import Outcome, Policy, QueueLimit, State
+from fairlead.errors import ConfigError, NeverFits, QueueFull, Refused, ShuttingDown, WaitedTooLong
+from fairlead.policies import Aging, Classes
+from fairlead.tasks.priority import TIER_OF, read_priority
+from fairlead.tasks.stats import Counts, SchedulerStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fairlead.core import Capacity, Explanation, Gate, Ticket
+
+CLAMP_LOG_INTERVAL = 60.0
+log = logging.getLogger("fairlead")
+
+
+class Door:
+    """The part of a scheduler that neither awaits nor blocks."""
+
+    def __init__(
+        self, gate: Gate, policy: Policy, clock: Callable[[], float], *, enabled: bool = True
+    ) -> None:
+        self.shutting_down = False
+        self._core = gate
+        self._policy = policy
+        self._clock = clock
+        self._enabled = enabled
+        self._count = Counts()
+        self._aging = policy if isinstance(policy, Aging) else None
+        self._nested = 0  # holders of a slot that wait for another one
+        self._clamp_told_at = -inf
+
+    def stats(self) -> SchedulerStats:
+        """Take a snapshot of the counters."""
+        count, policy, capacity = self._count, self._policy, self._core.capacity
+        promotions = count.promotions
+        if self._aging is not None:
+            now = self._clock()
+            promotions += sum(self._aging.steps(ticket, now) for ticket in policy)
+        elif isinstance(policy, Classes):
+            promotions = policy.promotions
+        low, _, high = count.completed
+        return SchedulerStats(
+            enabled=self._enabled,
+            active_count=sum(1 for ticket in self._core.holders if self._owns(ticket)),
+            queued_count=len(policy),
+            total_submitted=count.submitted,
+            total_completed=sum(count.completed),
+            high_priority_completed=high,
+            low_priority_completed=low,
+            starvation_promotions=promotions,
+            total_failed=count.failed,
+            total_cancelled=count.cancelled,
+            total_refused=count.refused,
+            total_clamped=count.clamped,
+            total_expired=count.expired,
+            max_concurrency=capacity.total if isinstance(capacity, Slots) else None,
+            max_queue_size=policy.limit or 0,
+            shutting_down=self.shutting_down,
+            waits=MappingProxyType(count.histograms()),
+        )
+
+    def _owns(self, ticket: Ticket) -> bool:
+        return getattr(ticket, "door", None) is self
+
+    def _explain(self, ticket: Ticket) -> Explanation:
+        return self._core.explain(ticket, self._clock())
+
+    # Reading
+
+    def _read(self, priority: Any) -> int:
+        """Read a priority that is not plainly one: clamp and count, or refuse."""
+        number = read_priority(priority)
+        clamped = min(100, max(0, number))
+        if clamped != number:
+            self._count.clamped += 1
+            now = self._clock()
+            if now >= self._clamp_told_at + CLAMP_LOG_INTERVAL:
+                self._clamp_told_at = now
+                log.warning("priority %s is outside 0..100 and was taken as %d", shown(number), clamped)
+        return clamped
+
+    def _fill(self, ticket: Ticket, fields: Mapping[str, Any]) -> None:
+        """Write the values of a bound view on a ticket."""
+        for name, value in fields.items():
+            if name == "timeout":
+                ticket.wait_until = self._clock() + value
+            elif name == "deadline":
+                ticket.deadline = self._clock() + value
+            else:
+                setattr(ticket, name, value)
+
+    # Counting
+
+    def _entered(self, ticket: Ticket) -> None:
+        """Count an offer; raise if it was refused."""
+        count = self._count
+        state = ticket.state
+        if state is State.RUNNING:
+            count.submitted += 1
+            count.waits[TIER_OF[ticket.priority]][0] += 1
+        elif state is State.WAITING:
+            count.submitted += 1
+        else:
+            count.refused += 1
+            raise self._refusal(ticket)
+
+    def _refuse_when_shutting_down(self) -> None:
+        if self.shutting_down:
+            self._count.refused += 1
+            raise ShuttingDown("the scheduler is shutting down and takes nothing new")
+
+    def _started(self, ticket: Ticket) -> None:
+        """Count a ticket that starts after a wait, and the promotions it gained."""
+        self._count.started(ticket)
+        if self._aging is not None:
+            self._count.promotions += self._aging.steps(ticket, ticket.started_at)
+
+    def _left(self, ticket: Ticket) -> None:
+        """Count a ticket that leaves without having started, and the promotions it had gained."""
+        count = self._count
+        count.cancelled += 1
+        if ticket.state is State.EXPIRED:
+            count.expired += 1
+        if self._aging is not None:
+            count.promotions += self._aging.steps(ticket, self._clock())
+
+    def _ended(self, ticket: Ticket, outcome: Outcome, error: BaseException | None) -> None:
+        """Count a ticket whose work has ended, or, LOST, had not begun."""
+        count = self._count
+        if outcome is Outcome.LOST:
+            count.cancelled += 1
+            return
+        count.completed[TIER_OF[ticket.priority]] += 1
+        if isinstance(error, Exception):
+            count.failed += 1
+
+    # Saying why not
+
+    def _refusal(self, ticket: Ticket) -> Refused:
+        reason = ticket.reason
+        if isinstance(reason, QueueLimit):
+            return QueueFull(reason.queue or "scheduler", reason.waiting, reason.limit, ticket=ticket)
+        if ticket.state is State.EXPIRED:
+            waited = self._clock() - ticket.arrived_at
+            message = f"no slot came free within {waited:g} s; retry later or allow a longer timeout"
+            return WaitedTooLong(message, ticket=ticket)
+        if ticket.state is State.WITHDRAWN:
+            return ShuttingDown("the scheduler was shut down before this work started", ticket=ticket)
+        return NeverFits(f"this work can never run: {reason}", ticket=ticket)
+
+    def _deadlock(self) -> str:
+        return (
+            f"submit from inside a task while max_concurrency={self._core.active}: it waits for a slot, "
+            "and every slot is held by work that waits for one; "
+            "give the slot back first, or raise max_concurrency"
+        )
+
+
+def slots_or(capacity: Capacity | None, max_concurrency: int | None) -> Capacity:
+    """Make the slots of a scheduler, or take the capacity it was given."""
+    if capacity is None:
+        total = 16 if max_concurrency is None else max_concurrency
+        return Slots(whole(total, "max_concurrency", 1))
+    if max_concurrency is not None:
+        raise ConfigError("give max_concurrency or capacity, not both: the capacity says how many run")
+    return capacity
+
+
+def aging_or(policy: Policy | None, max_queue_size: int, starvation_timeout: Any) -> Policy:
+    """Make the policy of a scheduler, or take the one it was given; either way with its queue limit."""
+    limit = whole(max_queue_size, "max_queue_size", 0, 10**9)
+    timeout = seconds(starvation_timeout, "starvation_timeout")
+    if policy is None:
+        policy = Aging.over(timeout)
+    elif not isinstance(policy, Policy):
+        raise ConfigError(f"policy must be a fairlead.Policy, such as FairQueue(); got {shown(policy)}")
+    if limit:
+        policy.limit = limit
+    return policy
+
+
+class Bound(TypedDict, total=False):
+    """What `bind` can write on tickets, for policies and capacities to read."""
+
+    tenant: Hashable
+    workload: Hashable
+    cost: float
+    deadline: Any
+    timeout: Any
+    rank: int
+    pool: Hashable
+    estimate: Any
+
+
+def bound_fields(fields: Bound) -> dict[str, Any]:
+    """Read what `bind` was given: `timeout` and `deadline` are durations from the submission on."""
+    read: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in ("deadline", "timeout", "estimate"):
+            read[name] = seconds(value, name, zero=True)
+        elif name == "cost":
+            read[name] = _cost(value)
+        elif name == "rank":
+            read[name] = whole(value, name, 0)
+        elif name in ("tenant", "workload", "pool"):
+            read[name] = value
+        else:
+            known = ", ".join(Bound.__annotations__)
+            raise ConfigError(f"bind() does not know {name!r}; it takes {known}")
+    return read
+
+
+def _cost(cost: Any) -> float:
+    if isinstance(cost, bool) or not isinstance(cost, int | float) or not isfinite(cost) or cost <= 0:
+        raise ConfigError(f"cost must be a finite number above 0; got {shown(cost)}")
+    return cost

@@ -1,0 +1,72 @@
+"""Several schedulers on one gate: they share its room by weight, each with a policy of its own inside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fairlead.capacities import Slots
+from fairlead.config import whole
+from fairlead.core import Change, Gate
+from fairlead.errors import ConfigError, Misuse
+from fairlead.policies import FairQueue
+from fairlead.runtime import LoopGate
+from fairlead.tasks.door import aging_or, slots_or
+from fairlead.tasks.scheduler import Scheduler
+from fairlead.tasks.work import Workers
+
+if TYPE_CHECKING:
+    from fairlead.core import Capacity, Policy
+
+
+class SharedPool:
+    """One capacity for several schedulers.
+
+    Two gates on one capacity would starve each other, so there is one gate, with a fair queue over the members.
+
+    >>> pool = SharedPool(max_concurrency=16)
+    >>> api, reports = pool.scheduler(weight=3), pool.scheduler(weight=1)
+    """
+
+    def __init__(self, max_concurrency: int | None = None, *, capacity: Capacity | None = None) -> None:
+        self._members = FairQueue("door", inside=_policy_of)
+        self._gate = LoopGate(Gate(self._members, slots_or(capacity, max_concurrency)))
+        self._workers = Workers(self._gate)
+
+    def scheduler(
+        self,
+        *,
+        weight: float = 1.0,
+        max_queue_size: int = 0,
+        starvation_timeout: Any = "30s",
+        policy: Policy | None = None,
+    ) -> Scheduler:
+        """Make a member; under load it gets room in proportion to its weight."""
+        policy = aging_or(policy, max_queue_size, starvation_timeout)
+        member = _Member(self._gate, self._workers, policy)
+        self._members.set_weight(member, weight)
+        return member
+
+    def set_weight(self, member: Scheduler, weight: float) -> None:
+        """Change the weight of a member; it counts from the next start on."""
+        if member._gate is not self._gate:
+            raise ConfigError("that scheduler is not a member of this pool; make it with pool.scheduler()")
+        self._members.set_weight(member, weight)
+
+    def resize(self, max_concurrency: int) -> None:
+        """Change the number of slots all members share."""
+        total = whole(max_concurrency, "max_concurrency", 1)
+        capacity = self._gate.gate.capacity
+        if not isinstance(capacity, Slots):
+            raise Misuse(f"resize() needs slots, and this pool has {type(capacity).__name__}")
+        self._gate.enter("resize")
+        self._gate.adjust(Change(capacity.name, "resize", (total,)))
+
+
+class _Member(Scheduler):
+    def resize(self, max_concurrency: int) -> None:
+        raise Misuse("the slots belong to the pool; call resize() on the SharedPool")
+
+
+def _policy_of(member: Any) -> Policy:
+    policy: Policy = member._policy
+    return policy

@@ -1,0 +1,390 @@
+"""The tasks door for synchronous code: the same core and the same API, between threads."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import warnings
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+
+from fairlead.capacities import Slots, Unlimited
+from fairlead.config import SchedulerSettings, seconds, shown, whole
+from fairlead.core import Change, Gate, Outcome, Policy, State
+from fairlead.errors import ConfigError, Misuse, SelfDeadlockWarning, WaitedTooLong
+from fairlead.policies import FIFO
+from fairlead.runtime import ThreadGate, ThreadTicket
+from fairlead.tasks.door import Bound, Door, aging_or, bound_fields, slots_or
+from fairlead.tasks.priority import Priority
+from fairlead.tasks.stats import SchedulerStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from fairlead.core import Capacity, Explanation
+
+RUNNING, WAITING = State.RUNNING, State.WAITING
+IDLE = 5.0  # seconds a worker thread waits for more work before it ends
+
+
+class BlockingTicket(ThreadTicket):
+    """A ticket of the thread door: it wakes a blocked caller, or hands spawned work to a worker."""
+
+    __slots__ = ("args", "door", "future", "kwargs", "woken")
+
+    def __init__(self, priority: int, work: Any, door: ThreadScheduler) -> None:
+        super().__init__(None, priority, 1, work)
+        self.door = door
+        self.woken: threading.Event | None = None
+        self.future: WorkResult | None = None
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+
+    def told(self) -> None:
+        door = self.door
+        if self.state is RUNNING:
+            door._started(self)
+        else:
+            door._left(self)
+        if self.woken is not None:
+            self.woken.set()
+        elif self.future is not None:
+            door._hand_over(self)
+
+
+class WorkResult(Future[Any]):
+    """The result of spawned work; cancelling it withdraws work that has not started."""
+
+    ticket: BlockingTicket
+
+    def cancel(self) -> bool:
+        door = self.ticket.door
+        with door._gate.lock:
+            if self.ticket.state is WAITING:
+                door._withdraw(self.ticket)
+                super().cancel()
+                return self.set_running_or_notify_cancel() is False
+        return self.cancelled()
+
+
+class ThreadSubmitting:
+    """Submit, spawn, take turns, and bind values to the tickets that do; from any thread."""
+
+    _door: ThreadScheduler
+    _fields: Mapping[str, Any]
+
+    def submit(self, priority: int, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run `work(*args, **kwargs)` in this thread when it is its turn; return its result."""
+        door = self._door
+        ticket = door._enter(priority, work, self._fields)
+        error: BaseException | None = None
+        try:
+            return work(*args, **kwargs)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            door._leave(ticket, error)
+
+    def submit_normal(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Submit with priority 50."""
+        return self.submit(50, work, *args, **kwargs)
+
+    def spawn(
+        self, priority: int, work: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> WorkResult:
+        """Queue work for a worker thread; the future has its result."""
+        return self._door._spawn(priority, work, self._fields, args, kwargs)
+
+    def turn(self, priority: int = Priority.NORMAL, timeout: Any = None) -> BlockingTurn:
+        """Hold a slot in this thread: `with scheduler.turn(priority=80, timeout=5.0): ...`"""
+        fields = self._fields
+        if timeout is not None:
+            fields = {**fields, "timeout": seconds(timeout, "timeout", zero=True)}
+        return BlockingTurn(self._door, priority, fields)
+
+    def bind(self, **fields: Unpack[Bound]) -> BoundThreadScheduler:
+        """Return a view with the same API whose tickets carry values for policies and capacities."""
+        return BoundThreadScheduler(self._door, {**self._fields, **bound_fields(fields)})
+
+    def explain(self, future: WorkResult) -> Explanation:
+        """Say why spawned work waits."""
+        with self._door._gate.lock:
+            return self._door._explain(future.ticket)
+
+
+class BoundThreadScheduler(ThreadSubmitting):
+    """A view of a thread scheduler whose tickets carry a tenant, a cost and the like."""
+
+    def __init__(self, door: ThreadScheduler, fields: Mapping[str, Any]) -> None:
+        self._door = door
+        self._fields = fields
+
+    def stats(self) -> SchedulerStats:
+        """Take a snapshot of the counters."""
+        return self._door.stats()
+
+
+class BlockingTurn:
+    """A slot held for the length of a `with`."""
+
+    def __init__(self, door: ThreadScheduler, priority: int, fields: Mapping[str, Any]) -> None:
+        self._door = door
+        self._priority = priority
+        self._fields = fields
+        self._ticket: BlockingTicket | None = None
+
+    def __enter__(self) -> Self:
+        if self._ticket is not None:
+            raise Misuse("this turn was entered before; ask the scheduler for a new turn() each time")
+        self._ticket = self._door._enter(self._priority, None, self._fields)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._ticket is not None:
+            self._door._leave(self._ticket, error)
+
+
+class ThreadScheduler(Door, ThreadSubmitting):
+    """Bounded concurrency with priorities that age, for threads.
+
+    >>> with ThreadScheduler.bounded(max_concurrency=2) as scheduler:
+    ...     scheduler.spawn(20, pow, 2, 5).result(), scheduler.submit(80, pow, 2, 3)
+    (32, 8)
+    """
+
+    def __init__(self, gate: ThreadGate, policy: Policy, *, enabled: bool = True) -> None:
+        """For `bounded`, `unbounded` and `from_env`; use one of these."""
+        super().__init__(gate.gate, policy, gate.now, enabled=enabled)
+        self._door = self
+        self._fields: Mapping[str, Any] = {}
+        self._gate = gate
+        self._drained = threading.Condition(gate.lock)
+        self._ready: list[BlockingTicket] = []  # started, and not yet with a worker
+        self._work = threading.Condition(gate.lock)
+        self._workers: set[threading.Thread] = set()
+        self._idle = 0
+
+    @classmethod
+    def bounded(
+        cls,
+        max_concurrency: int | None = None,
+        max_queue_size: int = 0,
+        starvation_timeout: Any = "30s",
+        *,
+        policy: Policy | None = None,
+        capacity: Capacity | None = None,
+    ) -> Self:
+        """Share `max_concurrency` slots (default 16) between threads; see `Scheduler.bounded`."""
+        capacity = slots_or(capacity, max_concurrency)
+        policy = aging_or(policy, max_queue_size, starvation_timeout)
+        return cls(ThreadGate(Gate(policy, capacity)), policy)
+
+    @classmethod
+    def unbounded(cls) -> Self:
+        """Run everything at once, with the same API."""
+        policy = FIFO()
+        return cls(ThreadGate(Gate(policy, Unlimited())), policy, enabled=False)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Make what the FAIRLEAD_SCHEDULER_ variables say."""
+        settings = SchedulerSettings.from_env(environ)
+        return cls.bounded(*settings[1:]) if settings.enabled else cls.unbounded()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.shutdown()
+
+    def stats(self) -> SchedulerStats:
+        """Take a snapshot of the counters."""
+        with self._gate.lock:
+            return super().stats()
+
+    def resize(self, max_concurrency: int) -> None:
+        """Change the number of slots: with more, waiting work starts at once; with fewer, running work finishes."""
+        total = whole(max_concurrency, "max_concurrency", 1)
+        capacity = self._core.capacity
+        if not isinstance(capacity, Slots):
+            raise Misuse(f"resize() needs slots, and this scheduler has {type(capacity).__name__}")
+        with self._gate.lock:
+            self._gate.adjust(Change(capacity.name, "resize", (total,)))
+
+    def shutdown(self, mode: Literal["drain", "abort"] = "drain", timeout: Any = None) -> None:
+        """Take nothing new; drain what waits, or answer it with ShuttingDown; wait for what runs.
+
+        When `timeout` has passed, what waits is aborted and WaitedTooLong is raised; running threads cannot be stopped.
+        """
+        if mode not in ("drain", "abort"):
+            raise ConfigError(f'mode must be "drain" or "abort"; got {shown(mode)}')
+        limit = None if timeout is None else seconds(timeout, "timeout", zero=True)
+        with self._gate.lock:
+            if threading.current_thread() in self._gate.owners:
+                raise Misuse("shutdown() was called from work this scheduler runs: it would wait for itself")
+            self.shutting_down = True
+            if mode == "abort":
+                self._abort()
+            drained = self._drained.wait_for(lambda: not self._count.outstanding, limit)
+            if not drained:
+                left = self._count.outstanding
+                self._abort()
+                raise WaitedTooLong(
+                    f"{left} units of work had not finished {limit:g} s after shutdown began; "
+                    "what waited was aborted, what runs goes on"
+                )
+            self._work.notify_all()
+            workers = set(self._workers)
+        for worker in workers:
+            worker.join()
+
+    def _abort(self) -> None:
+        waiting: list[Any] = list(self._policy)
+        self._gate.withdraw(waiting)
+        for ticket in waiting:
+            ticket.told()
+
+    # A ticket's way in
+
+    def _enter(self, priority: int, work: Any, fields: Mapping[str, Any]) -> BlockingTicket:
+        """Take a slot in this thread, waiting for it if need be."""
+        ticket = BlockingTicket(priority, work, self)
+        thread = threading.current_thread()
+        with self._gate.lock:
+            self._offer(ticket, fields)
+            if ticket.state is RUNNING:
+                self._gate.owners[thread] = ticket
+                return ticket
+            ticket.woken = threading.Event()
+            nested = thread in self._gate.owners
+            if nested:
+                self._nested += 1
+                if self._nested >= self._core.active:
+                    warnings.warn(self._deadlock(), SelfDeadlockWarning, stacklevel=4)
+        try:
+            ticket.woken.wait()
+        except BaseException:  # Ctrl-C in the main thread
+            with self._gate.lock:
+                if ticket.state is WAITING:
+                    self._withdraw(ticket)
+                elif ticket.state is RUNNING:
+                    self._finish(ticket, Outcome.LOST, None)
+            raise
+        finally:
+            if nested:
+                with self._gate.lock:
+                    self._nested -= 1
+        with self._gate.lock:
+            if ticket.state is not RUNNING:
+                raise self._refusal(ticket)
+            self._gate.owners[thread] = ticket
+        return ticket
+
+    def _spawn(
+        self,
+        priority: int,
+        work: Any,
+        fields: Mapping[str, Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> WorkResult:
+        ticket = BlockingTicket(priority, work, self)
+        ticket.args, ticket.kwargs = args, kwargs
+        ticket.future = future = WorkResult()
+        future.ticket = ticket
+        with self._gate.lock:
+            self._offer(ticket, fields)
+            if ticket.state is RUNNING:
+                self._hand_over(ticket)
+        return future
+
+    def _offer(self, ticket: BlockingTicket, fields: Mapping[str, Any]) -> None:
+        work, priority = ticket.work, ticket.priority
+        if inspect.iscoroutine(work) or inspect.iscoroutinefunction(work):
+            if inspect.iscoroutine(work):
+                work.close()
+            raise ConfigError("a ThreadScheduler runs plain functions; use Scheduler for coroutines")
+        if work is not None and not callable(work):
+            raise ConfigError(f"work must be a function; got {shown(work)}")
+        if type(priority) is not int or not 0 <= priority <= 100:
+            ticket.priority = self._read(priority)
+        self._refuse_when_shutting_down()
+        self._fill(ticket, fields)
+        self._gate.offer(ticket)
+        self._entered(ticket)
+
+    # Workers
+
+    def _hand_over(self, ticket: BlockingTicket) -> None:
+        """Give a started ticket to a worker, or answer one that will not start.  The lock is held."""
+        if ticket.state is not RUNNING:
+            if ticket.future is not None and ticket.future.set_running_or_notify_cancel():
+                ticket.future.set_exception(self._refusal(ticket))
+            return
+        self._ready.append(ticket)
+        if self._idle >= len(self._ready):
+            self._work.notify()
+        else:
+            worker = threading.Thread(target=self._run_worker, name="fairlead-worker", daemon=True)
+            self._workers.add(worker)
+            worker.start()
+
+    def _run_worker(self) -> None:
+        thread = threading.current_thread()
+        lock = self._gate.lock
+        while True:
+            with lock:
+                self._idle += 1
+                self._work.wait_for(lambda: self._ready or self._ended_for_good, IDLE)
+                self._idle -= 1
+                if not self._ready:
+                    self._workers.discard(thread)
+                    return
+                ticket = self._ready.pop(0)
+                self._gate.owners[thread] = ticket
+            self._run(ticket)
+
+    @property
+    def _ended_for_good(self) -> bool:
+        return self.shutting_down and not self._count.outstanding
+
+    def _run(self, ticket: BlockingTicket) -> None:
+        future: Any = ticket.future
+        future.set_running_or_notify_cancel()
+        error: BaseException | None = None
+        result = None
+        try:
+            result = ticket.work(*ticket.args, **ticket.kwargs)
+        except BaseException as raised:
+            error = raised
+        self._leave(ticket, error)
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    # A ticket's way out
+
+    def _leave(self, ticket: BlockingTicket, error: BaseException | None) -> None:
+        with self._gate.lock:
+            self._gate.owners.pop(threading.current_thread(), None)
+            self._finish(ticket, Outcome.OK, error)
+
+    def _finish(self, ticket: BlockingTicket, outcome: Outcome, error: BaseException | None) -> None:
+        self._ended(ticket, outcome, error)
+        self._gate.finish(ticket, outcome)
+        if self.shutting_down:
+            self._drained.notify_all()
+
+    def _withdraw(self, ticket: BlockingTicket) -> None:
+        self._left(ticket)
+        self._gate.withdraw([ticket])
+        if self.shutting_down:
+            self._drained.notify_all()

@@ -1,0 +1,305 @@
+"""Random verbs on a self-checking, recording gate, and what must hold of any run.
+
+After every verb `CheckedGate` checks the invariants of the core, and this machine, from the holders alone: that room is never
+exceeded, that equals start in order of arrival, and that a verb evicts at most one.  At the end all tickets are let
+go, and the recording is replayed: as it was, with a punctual timer, and with idle looks in between.  Verdicts and start
+times must be the same each time, which also means that no wake-up was late.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from fairlead.capacities import Both, InFlight, Pools, Reserved, Slots, TokenBucket
+from fairlead.core import Capacity, Change, Gate, Outcome, Policy, Recorder, State, Ticket, replay
+from fairlead.testing import CheckedGate
+from tests.properties.shapes import CAPACITIES, POLICIES
+
+STEPS = st.sampled_from((0.0, 0.0, 0.25, 0.5, 1.0, 2.0, 7.0, 45.0))
+SOON = st.sampled_from((inf, inf, inf, 0.0, 0.5, 3.0, 20.0))
+RESIZE = {Slots: (0, 1, 3), Reserved: (0, 2, 4, 5), InFlight: (0, 2, 5)}
+
+
+class CheckedRecorder(Recorder, CheckedGate):
+    """Checks every verb and records it too."""
+
+
+def parts(capacity: Capacity) -> Iterable[Capacity]:
+    if isinstance(capacity, Both):
+        for part in capacity.parts:
+            yield from parts(part)
+    else:
+        yield capacity
+
+
+def sort_of(ticket: Ticket) -> tuple[object, ...]:
+    """Tickets of one sort differ in nothing a policy or a capacity may look at."""
+    return (
+        ticket.rank,
+        ticket.priority,
+        ticket.cost,
+        ticket.tenant,
+        ticket.workload,
+        ticket.pool,
+        ticket.estimate,
+        ticket.deadline,
+        ticket.can_preempt,
+    )
+
+
+class GateMachine(RuleBasedStateMachine):
+    gate_type: type[CheckedGate] = CheckedRecorder
+    policies: dict[str, Callable[[], Policy]] = POLICIES
+    capacities: dict[str, Callable[[], Capacity]] = CAPACITIES
+    preempting = True
+
+    @initialize(data=st.data(), reserve_after=st.sampled_from((inf, inf, 0.0, 3.0)))
+    def open_gate(self, data, reserve_after: float) -> None:
+        policy = self.policies[data.draw(st.sampled_from(sorted(self.policies)), "policy")]
+        capacity = self.capacities[data.draw(st.sampled_from(sorted(self.capacities)), "capacity")]
+        self.fresh = lambda gate_type: gate_type(policy(), capacity(), reserve_after=reserve_after)
+        self.gate: Any = self.fresh(self.gate_type)
+        self.now = 0.0
+        self.tickets: list[Ticket] = []
+        self.active: set[Ticket] = set()
+        self.drawn: dict[object, float] = {}
+
+    def waiting(self) -> list[Ticket]:
+        return [ticket for ticket in self.tickets if ticket.state is State.WAITING]
+
+    def do(self, verb: Callable[..., Sequence[Ticket]], *args: Any, step: float = 0.0) -> None:
+        punctual = self.gate.due >= self.now + step
+        self.now += step
+        before = {ticket: ticket.state for ticket in self.tickets}
+        verb(*args)
+        started = [
+            ticket
+            for ticket in self.tickets
+            if before[ticket] in (State.NEW, State.WAITING) and ticket.started_at < inf
+        ]
+        self.check_room([ticket for ticket in started if ticket.state is State.RUNNING])
+        self.check_tokens(started)
+        if punctual:
+            self.check_order(started)
+            evicted = [
+                ticket
+                for ticket in self.tickets
+                if ticket.state is State.EVICTED and before[ticket] is not State.EVICTED
+            ]
+            assert len(evicted) <= 1, f"one verb evicted {evicted}"
+
+    def check_room(self, started: list[Ticket]) -> None:
+        """Counted from the holders: what has just started stands within every limit."""
+        holders = list(self.gate.holders)
+        for part in parts(self.gate.capacity):
+            if started and isinstance(part, Slots | Reserved):
+                assert len(holders) <= part.total
+            for ticket in started:
+                if isinstance(part, Pools):
+                    same = sum(holder.pool == ticket.pool for holder in holders)
+                    assert same <= part.room()[ticket.pool] + part._used[ticket.pool]
+                if isinstance(part, InFlight):
+                    costs = [
+                        holder.cost for holder in holders if part._key(holder) == part._key(ticket)
+                    ]
+                    assert sum(costs) <= part.limit or len(costs) == 1
+
+    def check_tokens(self, started: list[Ticket]) -> None:
+        """Never more than the burst and what the time brought (and one debt) is drawn, refunds included."""
+        for number, part in enumerate(parts(self.gate.capacity)):
+            if isinstance(part, TokenBucket):
+                for ticket in started:
+                    key = (number, part._key(ticket))
+                    self.drawn[key] = self.drawn.get(key, 0.0) + ticket.cost
+                    debt = max(0.0, ticket.cost - part.burst)
+                    allowed = part.burst + part.rate * self.now + debt
+                    assert self.drawn[key] <= allowed + 1e-6, f"{self.drawn[key]} of {allowed} tokens"
+
+    def check_order(self, started: list[Ticket]) -> None:
+        """Equals start in order of arrival, promotions (which pass reservations) aside."""
+        waiting = self.waiting()
+        for ticket in started:
+            if not ticket.promoted:
+                for other in waiting:
+                    assert other.seq > ticket.seq or sort_of(other) != sort_of(ticket), (
+                        f"{ticket!r} started before {other!r}"
+                    )
+
+    @rule(
+        step=STEPS,
+        rank=st.integers(0, 2),
+        priority=st.sampled_from((0, 20, 50, 95, 100)),
+        cost=st.sampled_from((1, 1, 1, 2, 3, 5)),
+        tenant=st.sampled_from("aabc"),
+        workload=st.sampled_from("xy"),
+        pool=st.sampled_from(("ocr", "gpu")),
+        plan=st.sampled_from((1.0, 5.0)),
+        wait=SOON,
+        hold=SOON,
+        can_preempt=st.booleans(),
+        evictable=st.booleans(),
+        evictions=st.sampled_from((0, 0, 3)),
+    )
+    def offer(self, step, rank, priority, cost, tenant, workload, pool, plan, wait, hold, **flags):
+        at = self.now + step
+        ticket = Ticket(
+            len(self.tickets),
+            priority,
+            cost,
+            rank=rank,
+            tenant=tenant,
+            workload=workload,
+            pool=pool,
+            estimate=plan,
+            deadline=plan,
+            wait_until=at + wait,
+            hold_until=at + hold,
+            can_preempt=flags["can_preempt"] and self.preempting,
+            evictable=flags["evictable"] and self.preempting,
+            evictions=flags["evictions"],
+        )
+        self.tickets.append(ticket)
+        self.do(lambda: self.gate.offer(ticket, self.now), step=step)
+        assert ticket.state is not State.NEW
+
+    @precondition(lambda self: self.gate.holders)
+    @rule(
+        step=STEPS,
+        which=st.integers(0, 99),
+        outcome=st.sampled_from(Outcome),
+        spent=st.sampled_from((None, None, 0.5)),
+    )
+    def finish(self, step, which, outcome, spent):
+        ticket = list(self.gate.holders)[which % len(self.gate.holders)]
+        for number, part in enumerate(parts(self.gate.capacity)):
+            if isinstance(part, TokenBucket) and (spent is not None or outcome is Outcome.LOST):
+                self.drawn[number, part._key(ticket)] -= ticket.cost  # at most; looser, never wrong
+        self.do(lambda: self.gate.finish(ticket, self.now, outcome, spent), step=step)
+
+    @precondition(lambda self: self.tickets)
+    @rule(step=STEPS, which=st.integers(0, 99))
+    def finish_what_holds_nothing(self, step, which):
+        ticket = self.tickets[which % len(self.tickets)]
+        if ticket not in self.gate.holders:
+            late = self.gate.late
+            self.do(lambda: self.gate.finish(ticket, self.now), step=step)
+            assert self.gate.late == late + (ticket.state is not State.RUNNING)
+
+    @precondition(lambda self: self.gate.waiting)
+    @rule(step=STEPS, chosen=st.lists(st.integers(0, 99), min_size=1, max_size=4))
+    def withdraw(self, step, chosen):
+        waiting = self.waiting()
+        tickets = [waiting[number % len(waiting)] for number in chosen]
+        self.do(lambda: self.gate.withdraw(tickets, self.now), step=step)
+
+    @precondition(lambda self: self.gate.holders)
+    @rule(which=st.integers(0, 99))
+    def commit(self, which):
+        ticket = list(self.gate.holders)[which % len(self.gate.holders)]
+        assert self.gate.commit(ticket) is (ticket.state is State.RUNNING)
+
+    @rule(step=STEPS)
+    def advance(self, step):
+        self.do(lambda: self.gate.advance(self.now), step=step)
+
+    @precondition(lambda self: self.gate.next_wakeup(self.now) < inf)
+    @rule()
+    def wake(self):
+        step = max(0.0, self.gate.next_wakeup(self.now) - self.now)
+        self.do(lambda: self.gate.advance(self.now), step=step)
+
+    @rule(step=STEPS, which=st.integers(0, 99), size=st.integers(0, 99))
+    def resize(self, step, which, size):
+        found = [part for part in parts(self.gate.capacity) if not isinstance(part, TokenBucket)]
+        if found:
+            part = found[which % len(found)]
+            sizes = RESIZE.get(type(part), (0, 1, 2))
+            args: tuple[Any, ...] = (sizes[size % len(sizes)],)
+            if isinstance(part, Pools):
+                args = ("gpu", *args)
+            self.do(lambda: self.gate.adjust(Change(part.name, "resize", args), self.now), step=step)
+
+    @rule(rank=st.sampled_from((-1, 7)))
+    def offer_a_class_that_is_not_there(self, rank):
+        """Whether it is refused with an error or taken, the gate stands."""
+        ticket = Ticket("bad", rank=rank, tenant="a", workload="x", pool="ocr")
+        try:
+            self.gate.offer(ticket, self.now)
+        except ValueError:
+            assert ticket.state is State.NEW
+        else:
+            self.gate.withdraw([ticket], self.now)
+            self.gate.finish(ticket, self.now)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "gate"):
+            return
+        self.let_go()
+        told = {ticket.key: verdict(ticket) for ticket in self.gate._numbers}
+        for name, again in (
+            ("as it was", replayed(self.gate.entries, self.fresh(Gate))),
+            ("with a punctual timer", replayed(self.gate.entries, self.fresh(Punctual))),
+            ("with idle looks", replayed(self.gate.entries, self.fresh(Restless))),
+        ):
+            assert again == told, f"replayed {name}"
+
+    def let_go(self) -> None:
+        """Make room for everything: every ticket ends, and nothing is left behind."""
+        gate = self.gate
+        for part in parts(gate.capacity):
+            if isinstance(part, Pools):
+                for pool in ("ocr", "gpu"):
+                    gate.adjust(Change(part.name, "resize", (pool, 3)), self.now)
+            elif not isinstance(part, TokenBucket):
+                gate.adjust(Change(part.name, "resize", (5,)), self.now)
+        while gate.waiting or gate.holders:
+            if gate.holders:
+                gate.finish(next(iter(gate.holders)), self.now)
+            else:
+                wakeup = gate.next_wakeup(self.now)
+                assert wakeup < inf, f"{gate.waiting} wait for ever beside an empty capacity"
+                self.now = wakeup
+                gate.advance(self.now)
+        for ticket in self.tickets:
+            assert ticket.state not in (State.NEW, State.WAITING, State.RUNNING)
+
+
+def verdict(ticket: Ticket) -> tuple[object, ...]:
+    return ticket.state, ticket.started_at, ticket.reason
+
+
+def replayed(entries: Sequence[tuple[Any, ...]], gate: Gate) -> dict[object, tuple[object, ...]]:
+    tickets: list[Ticket] = []
+
+    def make(**fields: Any) -> Ticket:
+        tickets.append(Ticket(**fields))
+        return tickets[-1]
+
+    replay(entries, gate, make)
+    return {ticket.key: verdict(ticket) for ticket in tickets}
+
+
+class Punctual(Gate):
+    """Has its timer fire at every wake-up, before any later verb."""
+
+    def _arrive(self, now: float) -> list[Ticket]:
+        changed = []
+        while (at := self.next_wakeup(self.now)) < now:
+            changed += super()._arrive(at)
+            self._settle(self.now, changed)
+        return changed + super()._arrive(now)
+
+
+class Restless(Gate):
+    """Looks in between, when nothing should happen."""
+
+    def _arrive(self, now: float) -> list[Ticket]:
+        changed: list[Ticket] = []
+        if -inf < self.now < now:
+            for at in (self.now, (self.now + now) / 2, now):
+                changed += super()._arrive(at)
+                self._settle(self.now, changed)
+        return changed + super()._arrive(now)

@@ -1,0 +1,74 @@
+"""Every policy and every capacity, alone and nested: the shapes that contracts and machines are run over."""
+
+from collections.abc import Callable
+
+from fairlead.capacities import Both, InFlight, Pools, Reserved, Slots, TokenBucket
+from fairlead.core import Capacity, Policy, Ticket
+from fairlead.policies import FIFO, Aging, Classes, FairQueue, Level, Planner
+
+
+class ShortestFirst(Policy):
+    """What a user writes."""
+
+    def key(self, ticket: Ticket) -> float:
+        return ticket.estimate or 60.0
+
+
+def tenant(ticket: Ticket) -> object:
+    return ticket.tenant
+
+
+def by_deadline(waiting, now):
+    return sorted(waiting, key=lambda ticket: ticket.deadline)
+
+
+def levels(inside: Callable[[], Policy] = FIFO, queue_limit: int | None = None) -> list[Level]:
+    return [
+        Level("bulk", inside, queue_limit, wait_limit=60.0, starvation=4.0),
+        Level("default", inside, starvation=2.0),
+        Level("interactive", inside, wait_limit=20.0),
+    ]
+
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "fifo": FIFO,
+    "fifo with a limit": lambda: FIFO(limit=2),
+    "aging": Aging,
+    "aging to a near ceiling": lambda: Aging(rate=10, ceiling=60),
+    "key": ShortestFirst,
+    "classes": lambda: Classes(*levels(), budget=2),
+    "classes with limits": lambda: Classes(*levels(queue_limit=1), limit=4),
+    "classes of aging": lambda: Classes(*levels(Aging), budget=3),
+    "classes of fair queues": lambda: Classes(*levels(lambda: FairQueue("tenant"))),
+    "classes of fair queues of aging": lambda: Classes(
+        *levels(lambda: FairQueue("tenant", inside=Aging))
+    ),
+    "fair": lambda: FairQueue("tenant", weights={"a": 3}),
+    "fair of fair": lambda: FairQueue("workload", inside=lambda key: FairQueue("tenant")),
+    "fair of classes": lambda: FairQueue("workload", inside=lambda key: Classes(*levels())),
+    "fair of keys": lambda: FairQueue("tenant", inside=ShortestFirst),
+    "planner": lambda: Planner(by_deadline),
+    "classes of planners": lambda: Classes(*levels(lambda: Planner(by_deadline))),
+}
+
+CAPACITIES: dict[str, Callable[[], Capacity]] = {
+    "slots": lambda: Slots(2),
+    "reserved": lambda: Reserved(4, (0, 1, 1)),
+    "reserved, lingering": lambda: Reserved(4, (0, 1, 2), linger=3.0),
+    "reserved, not lent": lambda: Reserved(4, (0, 1, 1), lend=False),
+    "bucket": lambda: TokenBucket(1.0, burst=4),
+    "bucket in intervals": lambda: TokenBucket(1.0, burst=4, interval=2.0),
+    "bucket with debt": lambda: TokenBucket(1.0, burst=2, oversize="debt"),
+    "bucket per tenant": lambda: TokenBucket(0.5, burst=3, by=tenant),
+    "in flight": lambda: InFlight(4),
+    "in flight per tenant": lambda: InFlight(3, by=tenant, expire_after=30.0),
+    "pools": lambda: Pools({"ocr": 2, "gpu": 1}),
+    "slots and bucket per tenant": lambda: Both(Slots(3), TokenBucket(0.5, burst=3, by=tenant)),
+    "reserved and in flight": lambda: Both(InFlight(3, by=tenant), Reserved(4, (0, 1, 1), linger=1.0)),
+    "pools and bucket": lambda: Both(Pools({"ocr": 2, "gpu": 2}), TokenBucket(1.0, burst=4)),
+    "both in both": lambda: Both(
+        Both(Pools({"ocr": 2, "gpu": 1}), InFlight(3, by=tenant), name="inner"),
+        TokenBucket(2.0, burst=6, by=lambda ticket: ticket.workload, oversize="debt"),
+        Slots(3),
+    ),
+}
