@@ -1,7 +1,7 @@
 """Run the cases of a table side by side, and print medians, spreads, ratios and verdicts.
 
-Round 1 runs every case once, round 2 again in a rotated order, and so on, so that the slow drift of a shared machine hits
-all cases alike.  Cases return CPU time of the process: other users of the machine disturb only caches and clock speed.
+Round 1 runs every case once, round 2 again in a rotated order, and so on, so that the slow drift of a shared machine
+hits all cases alike.  Cases return CPU time of the process: other users of the machine disturb caches and clock speed.
 Two calibration loops run in every round of every table; a figure means little without them, a ratio does.
 """
 
@@ -35,7 +35,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cases to compare.  With `columns`, a case is called "row, column" and the table is printed as a grid."""
+    """Cases to compare.
+
+    With `columns`, a case is called "row, column", the table is printed as a grid, and from its first to its last
+    column no row may grow more than `growth` times.
+    """
 
     title: str
     unit: str
@@ -44,6 +48,7 @@ class Table:
     targets: Sequence[Target] = ()
     notes: Sequence[str] = ()
     columns: Sequence[str] = ()
+    growth: float = 0.0
     at_most: int = 1000  # rounds; for cases that take long and vary little
 
 
@@ -62,20 +67,19 @@ class Result:
     errors: Mapping[str, str] = field(default_factory=dict)
 
     def verdicts(self) -> list[Verdict]:
-        return [judge(target, self) for target in self.table.targets]
+        verdicts = [judge(target, self) for target in self.table.targets]
+        return [*verdicts, judge_growth(self)] if self.table.growth else verdicts
 
 
 def run(table: Table, rounds: int) -> Result:
     """Run every case once per round; one that raises is left out from then on, and its error kept."""
     rounds = min(rounds, table.at_most)
-    cases = {HEAP: heap_loop, LOOP: empty_loop, **table.cases}
+    cases: dict[str, Measure] = {HEAP: heap_loop, LOOP: empty_loop, **table.cases}
     names = list(cases)
     values: dict[str, list[float]] = {name: [] for name in names}
     errors: dict[str, str] = {}
+    print(table.title, end=" ", file=sys.stderr, flush=True)
     for number in range(rounds):
-        print(
-            f"\r{table.title}: round {number + 1} of {rounds} ", end="", file=sys.stderr, flush=True
-        )
         first = number % len(names)
         for name in names[first:] + names[:first]:
             if name in errors:
@@ -86,13 +90,14 @@ def run(table: Table, rounds: int) -> Result:
             except Exception as error:
                 errors[name] = f"{type(error).__name__}: {error}"
                 del values[name]
+        print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     gc.unfreeze()  # see gate.Steady
     return Result(table, rounds, values, errors)
 
 
 def heap_loop(pairs: int = 20_000, entries: int = 1_000) -> float:
-    """CPU µs per push and pop; ratios to it compare machines."""
+    """CPU µs per push and pop, with keys 0..100; ratios to it hold on other machines too."""
     heap: list[tuple[int, int, object]] = []
     for seq in range(entries):
         heappush(heap, (seq * 7919 % 101, seq, object()))
@@ -143,6 +148,23 @@ def judge(target: Target, result: Result) -> Verdict:
     met = value <= target.limit
     word = "ok" if met else "MISSED"
     return Verdict(f"{wanted}: {figure(value)}{relative} ({spread}) {word}", value, met)
+
+
+def judge_growth(result: Result) -> Verdict:
+    """Find the row that grew most from the first column to the last."""
+    first, last = result.table.columns[0], result.table.columns[-1]
+    grown = {}
+    for name, seen in result.values.items():
+        less = result.values.get(name.removesuffix(last) + first)
+        if seen and less and name.endswith(f", {last}"):
+            grown[name.removesuffix(f", {last}")] = median(seen) / median(less)
+    wanted = f"growth from {first} to {last}: target ≤ {result.table.growth:g}×"
+    if not grown:
+        return Verdict(f"{wanted}: not measured", None, False)
+    row = max(grown, key=lambda row: grown[row])
+    met = grown[row] <= result.table.growth
+    word = "ok" if met else "MISSED"
+    return Verdict(f"{wanted}: at most {figure(grown[row])}× ({row}) {word}", grown[row], met)
 
 
 def figure(value: float) -> str:

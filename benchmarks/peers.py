@@ -6,13 +6,13 @@ Packages are imported where they are used, so that one that is not installed cos
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-Body = Callable[[], Awaitable[None]]
-Run = Callable[[Body, int], Awaitable[object]]
+Body = Callable[[], Coroutine[Any, Any, object]]
+Run = Callable[[Body, int], Coroutine[Any, Any, None]]
 SLOTS = 16
 
 SEMAPHORE = f"asyncio.Semaphore({SLOTS})"
@@ -56,7 +56,7 @@ async def workers_without_results(body: Body, n: int) -> None:
 
 async def workers_with_futures(body: Body, n: int) -> None:
     """The pattern people write by hand: priorities, bounded, the result or the error handed back."""
-    queue: asyncio.PriorityQueue[tuple[int, int, Body, asyncio.Future[None]]]
+    queue: asyncio.PriorityQueue[tuple[int, int, Body, asyncio.Future[object]]]
     queue = asyncio.PriorityQueue()
     loop = asyncio.get_running_loop()
 
@@ -71,7 +71,7 @@ async def workers_with_futures(body: Body, n: int) -> None:
     workers = [asyncio.create_task(worker()) for _ in range(SLOTS)]
     futures = []
     for i in range(n):
-        future = loop.create_future()
+        future: asyncio.Future[object] = loop.create_future()
         futures.append(future)
         queue.put_nowait((-mixed(i), i, body, future))
     await asyncio.gather(*futures)
@@ -131,6 +131,7 @@ PACKAGED: dict[str, Run] = {
     "aiolimiter": aiolimiter_rate,
     "aiojobs": aiojobs_scheduler,
 }
+SLOW = ("aiometer", "aiojobs")
 LABELS = {
     "anyio": f"anyio.CapacityLimiter({SLOTS})",
     "aiometer": f"aiometer, max_at_once={SLOTS}",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Sizes:
     tasks: int = 100_000  # per case of the tasks suite
-    slow_tasks: int = 20_000  # the same, for peers that take 40 µs and more per task
+    slow_tasks: int = 20_000  # the same, for the slowest peers
     free: int = 50_000  # units of work that find a free slot
     tickets: int = 20_000  # through the gate, per case and round
     waiting: int = 1_000

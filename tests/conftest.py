@@ -5,7 +5,11 @@ import os
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "home", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "home",
+    deadline=None,
+    print_blob=True,
+    report_multiple_bugs=False,
+    suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("ci", settings.get_profile("home"), derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "home")

@@ -64,7 +64,9 @@ CAPACITIES: dict[str, Callable[[], Capacity]] = {
     "in flight per tenant": lambda: InFlight(3, by=tenant, expire_after=30.0),
     "pools": lambda: Pools({"ocr": 2, "gpu": 1}),
     "slots and bucket per tenant": lambda: Both(Slots(3), TokenBucket(0.5, burst=3, by=tenant)),
-    "reserved and in flight": lambda: Both(InFlight(3, by=tenant), Reserved(4, (0, 1, 1), linger=1.0)),
+    "reserved and in flight": lambda: Both(
+        InFlight(3, by=tenant), Reserved(4, (0, 1, 1), linger=1.0)
+    ),
     "pools and bucket": lambda: Both(Pools({"ocr": 2, "gpu": 2}), TokenBucket(1.0, burst=4)),
     "both in both": lambda: Both(
         Both(Pools({"ocr": 2, "gpu": 1}), InFlight(3, by=tenant), name="inner"),

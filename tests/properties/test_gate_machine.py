@@ -8,9 +8,13 @@ from tests.properties.machine import GateMachine
 
 
 def test_the_gate_keeps_its_promises_under_random_verbs():
-    run_state_machine_as_test(GateMachine, settings=settings(max_examples=300, stateful_step_count=30))
+    run_state_machine_as_test(
+        GateMachine, settings=settings(max_examples=300, stateful_step_count=30)
+    )
 
 
 @pytest.mark.slow
 def test_the_gate_keeps_its_promises_under_long_storms():
-    run_state_machine_as_test(GateMachine, settings=settings(max_examples=100, stateful_step_count=150))
+    run_state_machine_as_test(
+        GateMachine, settings=settings(max_examples=100, stateful_step_count=150)
+    )

@@ -106,11 +106,11 @@ class Dispatcher:
                 ticket.reason = "waited as long as it may"
                 changed.append(ticket)
                 continue
+            self._tell_end(ticket, changed)
             del self.holders[ticket]
             self._release(ticket, now, Outcome.OK, None)
             ticket.state = EXPIRED
             ticket.reason = "held its room as long as it may"
-            self._tell_end(ticket, changed)
         return expired
 
     def _remember(self, at: float, ticket: Ticket) -> None:
@@ -119,8 +119,9 @@ class Dispatcher:
             self.due = at
 
     def _tell_end(self, ticket: Ticket, changed: list[Ticket]) -> None:
-        """Tell a holder's end, unless it was also started in the course of this verb, and so is told already."""
-        if ticket.started_at < self._since or all(ticket is not told for told in reversed(changed)):
+        """Tell a holder's end, unless it was also started or evicted in the course of this verb, and told then."""
+        recent = ticket.started_at >= self._since or ticket.state is EVICTED
+        if not (recent and any(ticket is told for told in reversed(changed))):
             changed.append(ticket)
 
     def _tell_later(self, changed: list[Ticket]) -> None:
@@ -150,6 +151,18 @@ class Dispatcher:
             self._hunting = True
         if self._scopes.closed:
             self._reopen(ticket, now)
+
+    def _charge(self, ticket: Ticket, now: float, changed: list[Ticket]) -> None:
+        """Let the policy account for a ticket that starts past it."""
+        try:
+            self.policy.charge(ticket, ticket.cost, now)
+        except Exception as error:
+            self._tell_later(changed)
+            if isinstance(error, FairleadError):
+                raise
+            raise PolicyError(
+                f"{_name(self.policy)} could not charge {ticket!r}: {error!r}"
+            ) from error
 
     def _drop(self, ticket: Ticket, state: State, now: float) -> None:
         if ticket in self._claims:
@@ -193,8 +206,8 @@ class Dispatcher:
         capacity = self.capacity
         if capacity.opened:
             self._see_opened(now)
-        if self._claims:
-            self._serve_claims(now, changed)
+        if self._claims and not self._serve_claims(now, changed):
+            return
         pick, admit = self.policy.pick, self._admit  # looked up once: benchmarks/gate.py
         while not self._full and self.waiting > len(self._claims):
             try:
@@ -327,7 +340,7 @@ class Dispatcher:
         """Evict at most one holder, for the head of the line, and only if that would really admit it."""
         self._hunting = False
         head = self.policy.head(now)
-        if head is None or not head.can_preempt:
+        if head is None or not head.can_preempt or self.capacity.refusal(head, now) is None:
             return False
         victim = self._evictions.victim(head, self.capacity, now)
         if victim is None:
@@ -335,13 +348,14 @@ class Dispatcher:
         if victim.state is RUNNING:
             self._evictions.shield(victim)
             self._evictions.owed[victim] = None
-            victim.state = EVICTED
             self._tell_end(victim, changed)
+            victim.state = EVICTED
         self.policy.remove(head, now)
         self._claims[head] = None
         return True
 
-    def _serve_claims(self, now: float, changed: list[Ticket]) -> None:
+    def _serve_claims(self, now: float, changed: list[Ticket]) -> bool:
+        """Start the claims that have room; like any head of a line, one that has none keeps later ones from it."""
         for ticket in list(self._claims):
             refusal = self.capacity.refusal(ticket, now)
             if refusal is None:
@@ -354,10 +368,15 @@ class Dispatcher:
                 self._refuse(ticket, now)
             else:
                 self._expect(refusal, ticket, now)
+                if refusal is FULL or refusal is STOP:
+                    self._full = refusal is FULL
+                    return False
+                self._scopes.closed[refusal] = ticket
                 continue
             del self._claims[ticket]
             self._stopped_waiting(ticket, now)
             changed.append(ticket)
+        return True
 
 
 def _name(policy: Policy) -> str:

@@ -104,10 +104,10 @@ class Gate(Dispatcher):
         if not self.waiting and not self._full and self.policy.shortcut:
             refusal = capacity.refusal(ticket, now)
             if refusal is None:
+                if self.policy.charges:  # before room is taken: it may find the ticket wrong
+                    self._charge(ticket, now, changed)
                 self._full = capacity.take(ticket, now) is True
                 self._start(ticket, now)
-                if self.policy.charges:
-                    self.policy.charge(ticket, ticket.cost, now)
                 if self.due <= now:
                     self._settle(now, changed)
                 return changed

@@ -1,6 +1,7 @@
 """Record every verb a gate was given, and replay it: the same verbs give the same verdicts.
 
-An entry is a tuple of plain values, `(verb, now, ...)`: JSON keeps it.  Tickets are named by their number in the recording.
+An entry is a tuple of plain values, `(verb, now, ...)`: JSON keeps it.  Tickets are named by their number in the
+recording; one that was never offered has none.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.core.gate import Change, Gate
 from fairlead.core.ticket import Outcome, Ticket
+from fairlead.errors import FairleadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -52,12 +54,13 @@ class Recorder(Gate):
         self.entries: list[Entry] = []
         self._numbers: dict[Ticket, int] = {}
 
-    def _number(self, ticket: Ticket) -> int:
-        return self._numbers.setdefault(ticket, len(self._numbers))
+    def _number(self, ticket: Ticket) -> int | None:
+        return self._numbers.get(ticket)
 
     def offer(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
         fields = [(name, getattr(ticket, name)) for name in FIELDS]
-        self.entries.append(("offer", now, self._number(ticket), dict(fields)))
+        number = self._numbers.setdefault(ticket, len(self._numbers))
+        self.entries.append(("offer", now, number, dict(fields)))
         return super().offer(ticket, now)
 
     def finish(
@@ -91,30 +94,37 @@ class Recorder(Gate):
 def replay(
     entries: Iterable[Entry], gate: Gate, make: Callable[..., Ticket] = Ticket
 ) -> list[list[Verdict]]:
-    """Apply a recording to a fresh gate; tell, per entry, which tickets changed and to what."""
-    tickets: dict[int, Ticket] = {}
+    """Apply a recording to a fresh gate; tell, per entry, which tickets changed and to what.
+
+    A verb that failed when it was recorded fails again, and the replay goes on as the gate did.
+    """
+    tickets: dict[int | None, Ticket] = {None: make()}  # one for all that were never offered
     numbers: dict[Ticket, int] = {}
     verdicts = []
     for verb, now, *rest in entries:
-        if verb == "offer":
-            number, fields = rest
-            ticket = tickets[number] = make(**fields)
-            numbers[ticket] = number
-            changed = [ticket, *gate.offer(ticket, now)]
-        elif verb == "finish":
-            number, outcome, spent = rest
-            ticket = tickets[number]
-            changed = [ticket, *gate.finish(ticket, now, Outcome(outcome), spent)]
-        elif verb == "withdraw":
-            withdrawn = [tickets[number] for number in rest[0]]
-            changed = [*withdrawn, *gate.withdraw(withdrawn, now)]
-        elif verb == "adjust":
-            part, name, args = rest
-            changed = list(gate.adjust(Change(part, name, tuple(args)), now))
-        elif verb == "commit":
-            gate.commit(tickets[rest[0]])
-            changed = []
+        if verb == "offer" and rest[0] not in tickets:
+            tickets[rest[0]] = ticket = make(**rest[1])
+            numbers[ticket] = rest[0]
+        if verb == "withdraw":
+            own = [tickets[number] for number in rest[0]]
         else:
-            changed = list(gate.advance(now))
-        verdicts.append([(numbers[ticket], ticket.state.value) for ticket in changed])
+            own = [tickets[rest[0]]] if verb in ("offer", "finish", "commit") else []
+        changed: Sequence[Ticket] = ()
+        try:
+            if verb == "offer":
+                changed = gate.offer(own[0], now)
+            elif verb == "finish":
+                changed = gate.finish(own[0], now, Outcome(rest[1]), rest[2])
+            elif verb == "withdraw":
+                changed = gate.withdraw(own, now)
+            elif verb == "adjust":
+                changed = gate.adjust(Change(rest[0], rest[1], tuple(rest[2])), now)
+            elif verb == "commit":
+                gate.commit(own[0])
+            else:
+                changed = gate.advance(now)
+        except FairleadError:
+            pass
+        told = (ticket for ticket in (*own, *changed) if ticket in numbers)
+        verdicts.append([(numbers[ticket], ticket.state.value) for ticket in told])
     return verdicts

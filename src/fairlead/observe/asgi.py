@@ -1,7 +1,7 @@
 """An ASGI app over one scheduler: /metrics, /healthz, /livez, /readyz.
 
-It reads `stats()` and changes nothing.  It knows no framework: mount it in any, or serve it alone.  What it shows names no
-tenants and no work, but it does show how loaded you are: bind it to loopback or put it behind your own authentication.
+It reads `stats()` and changes nothing.  It knows no framework: mount it in any, or serve it alone.  It names no tenants
+and no work, but it does show how loaded you are: bind it to loopback, or put it behind your own authentication.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairlead.config import shown
 from fairlead.errors import Misuse
 from fairlead.observe.document import document
 from fairlead.observe.health import Health
@@ -81,10 +82,10 @@ class ObserveApp:
         path = _route(scope)
         answer = self._answers.get(path)
         if answer is None:
-            detail = f"nothing is served at {path}; ask for {', '.join(PATHS)}"
+            detail = f"nothing is served at {shown(path)}; ask for {', '.join(PATHS)}"
             return _problem(404, "Not Found", detail, paths=PATHS)
         if scope["method"] not in ("GET", "HEAD"):
-            detail = f"{path} is for reading: use GET or HEAD, not {scope['method']}"
+            detail = f"{path} is for reading: use GET or HEAD, not {shown(scope['method'])}"
             problem = _problem(405, "Method Not Allowed", detail)
             return problem._replace(headers=((b"allow", b"GET, HEAD"),))
         return answer(scope)
@@ -123,7 +124,8 @@ def _route(scope: Scope) -> str:
 
     Servers disagree on whether `path` includes `root_path`; the stripped reading is tried first.
     """
-    path, root = scope["path"].rstrip("/"), scope.get("root_path", "").rstrip("/")
+    path: str = scope["path"].rstrip("/")
+    root: str = scope.get("root_path", "").rstrip("/")
     if root and path.startswith(root + "/"):
         inner = path[len(root) :]
         return inner if inner in PATHS or path not in PATHS else path

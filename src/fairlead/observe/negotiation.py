@@ -2,8 +2,8 @@
 
 Each format has the weight of the most specific range that matches it.  The heaviest wins; between equals the one that
 was named beats the one a wildcard let in, then JSON beats the others.  So `*/*` and a browser's header give JSON, and
-Prometheus' own header gives what Prometheus weighs highest among what is spoken here.  A header that leaves nothing gets
-JSON as well: a client that cannot read it is better told so by the answer's type than by an empty 406.
+Prometheus' own header gives what Prometheus weighs highest among what is spoken here.  A header that leaves nothing
+gets JSON as well: a client is better served by a type it can look at than by an empty 406.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ FORMATS: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("application/openmetrics-text", ("1.0.0", None)),
     ("text/plain", ("1.0.0", "0.0.4", None)),
 )
+
+NAMED = 3  # how specific a range is that names the type itself
 
 _PIECE = re.compile(r'(?:[^,;"]|"(?:[^"\\]|\\.)*")*')
 _WEIGHT = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?", re.ASCII)
@@ -50,7 +52,7 @@ def chosen(accept: str) -> str:
             if not matching:
                 continue
             level, found = max(matching, key=lambda pair: (pair[0], pair[1].weight))
-            rank = (found.weight, level)
+            rank = (found.weight, min(level, NAMED))
             if found.weight and rank > best_rank:
                 best, best_rank = written(media, version, found), rank
     return best
@@ -65,7 +67,7 @@ def written(media: str, version: str | None, found: Range) -> str:
 def specificity(found: Range, media: str, version: str | None) -> int:
     """Tell how precisely a range names a format; 0 if it does not match."""
     if found.media == media:
-        return 0 if found.version != version else 4 if version else 3
+        return 0 if found.version != version else NAMED + 1 if version else NAMED
     if version is not None:
         return 0  # a wildcard asks for no version
     if found.media == media.split("/")[0] + "/*":

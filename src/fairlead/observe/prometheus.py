@@ -44,11 +44,19 @@ def gauges(stats: SchedulerStats) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
     for name, value, text in (
-        ("enabled", stats.enabled, "Whether the scheduler is bounded (1) or runs everything at once (0)."),
+        (
+            "enabled",
+            stats.enabled,
+            "Whether the scheduler is bounded (1) or runs everything at once (0).",
+        ),
         ("active_count", stats.active_count, "Tasks that run now."),
         ("queued_count", stats.queued_count, "Tasks that wait now."),
         ("max_concurrency", stats.max_concurrency, "Tasks that may run at once."),
-        ("max_queue_size", stats.max_queue_size, "Tasks that may wait at once; 0 is without limit."),
+        (
+            "max_queue_size",
+            stats.max_queue_size,
+            "Tasks that may wait at once; 0 is without limit.",
+        ),
         ("shutting_down", stats.shutting_down, "Whether the scheduler takes nothing new (1)."),
     ):
         if value is not None:
@@ -76,8 +84,16 @@ def counters(stats: SchedulerStats) -> Iterator[Metric]:
         ("submitted", stats.total_submitted, "Tasks taken on; a refusal is not a submission."),
         ("failed", stats.total_failed, "Tasks that ended with an error, a part of completed."),
         ("cancelled", stats.total_cancelled, "Tasks that left before they started."),
-        ("expired", stats.total_expired, "Tasks that waited longer than they may, a part of cancelled."),
-        ("refused", stats.total_refused, "Tasks not taken on: the queue was full, or shutdown had begun."),
+        (
+            "expired",
+            stats.total_expired,
+            "Tasks that waited longer than they may, a part of cancelled.",
+        ),
+        (
+            "refused",
+            stats.total_refused,
+            "Tasks not taken on: the queue was full, or shutdown had begun.",
+        ),
         ("clamped", stats.total_clamped, "Priorities outside 0..100 that were brought within."),
         (
             "starvation_promotions",

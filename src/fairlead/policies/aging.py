@@ -1,11 +1,11 @@
 """Priorities that grow while a ticket waits, without ever being recomputed.
 
 The effective priority is  min(ceiling, priority + rate · (now − arrived)).  Below the ceiling the order of two tickets
-never changes with time: p₁ + r(t − a₁) > p₂ + r(t − a₂)  ⇔  r·a₁ − p₁ < r·a₂ − p₂, a constant of each ticket.  At the ceiling
-all are equal and arrival decides.  So tickets of one priority are always in order of arrival, a lane each, and two
-small heaps over the lanes' heads do the rest: *rising* by that constant, *capped* by arrival.  A head moves from
-rising to capped when its constant falls to  r·now − ceiling; at most one move per lane is pending at any time, so no pass
-over the waiting is ever made.  At the default rate +10 comes every 5 s.
+never changes with time: p₁ + r(t − a₁) > p₂ + r(t − a₂)  ⇔  r·a₁ − p₁ < r·a₂ − p₂, a constant of each ticket.  At the
+ceiling all are equal and arrival decides.  So tickets of one priority are always in order of arrival, a lane each, and
+two small heaps over the lanes' heads do the rest: *rising* by that constant, *capped* by arrival.  A head moves from
+rising to capped when its constant falls to  r·now − ceiling; at most one move per lane is pending at any time, so no
+pass over the waiting is ever made.  At the default rate +10 comes every 5 s.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Strict classes: the highest class that may go, goes; with a bounded cure for starvation.
 
-A class is *starved* when its first candidate has waited for the class's threshold.  Promotions let it past higher classes and
-past reservations, never past capacity, and are budgeted: at most one in `budget` dispatches, in turn over the starved
-classes.  Without the budget the cure inverts priority in exactly the overload it is meant for.  A class that saw
-no dispatch at all for its threshold may also promote, or a reserved and idle pool would keep it waiting for ever.
+A class is *starved* when its first candidate has waited for the class's threshold.  Promotions let it past higher
+classes and past reservations, never past capacity, and are budgeted: at most one in `budget` dispatches, in turn over
+the starved classes.  Without the budget the cure inverts priority in exactly the overload it is meant for.  A class
+that saw no dispatch at all for its threshold may also promote, or a reserved and idle pool would keep it waiting for
+ever.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Classes(Policy):
 
     charges = True
 
-    def __init__(self, *levels: Level, budget: int = 4, name: str = "", limit: int | None = None) -> None:
+    def __init__(
+        self, *levels: Level, budget: int = 4, name: str = "", limit: int | None = None
+    ) -> None:
         if not levels:
             raise ConfigError("Classes needs at least one Level")
         if len({level.name for level in levels}) < len(levels):
@@ -83,12 +86,17 @@ class Classes(Policy):
         for rank, level in enumerate(self.levels):
             if level.name == name:
                 return rank
-        raise ConfigError(f"there is no class {name!r}; known: {[level.name for level in self.levels]}")
+        raise ConfigError(
+            f"there is no class {name!r}; known: {[level.name for level in self.levels]}"
+        )
 
-    def push(self, ticket: Ticket, now: float) -> None:
-        rank = ticket.rank
+    def _checked(self, rank: int) -> int:
         if not 0 <= rank <= self._top:
             raise ConfigError(f"rank must be 0..{self._top} (a class); got {rank!r}")
+        return rank
+
+    def push(self, ticket: Ticket, now: float) -> None:
+        rank = self._checked(ticket.rank)
         level = self.levels[rank]
         self._queues[rank].push(ticket, now)
         self._sizes[rank] += 1
@@ -171,7 +179,9 @@ class Classes(Policy):
         return inf if head is None else head.arrived_at + starvation
 
     def _find_starving(self, now: float) -> float:
-        self._starving_at = min((self._starved_at(rank, now) for rank in range(self._top)), default=inf)
+        self._starving_at = min(
+            (self._starved_at(rank, now) for rank in range(self._top)), default=inf
+        )
         return self._starving_at
 
     def open(self, scope: Hashable, now: float) -> None:
@@ -189,10 +199,10 @@ class Classes(Policy):
         self._size -= 1
 
     def charge(self, ticket: Ticket, amount: float, now: float) -> None:
+        queue = self._queues[self._checked(ticket.rank)]
         if amount > 0:
             self._since += 1
             self._last_dispatch = now
-        queue = self._queues[ticket.rank]
         if queue.charges:
             queue.charge(ticket, amount, now)
 

@@ -1,28 +1,36 @@
 """Weighted fair queueing: flows share in proportion to their weights, whatever the size of their requests.
 
-**Order.**  Each competing flow has a start tag S.  The smallest S is served (the longest-competing among equals); a request of cost
-c moves its flow to  S + c/w.  While two flows compete, serving flow 1 needs S₁ ≤ S₂, so  S₁ − S₂ ≤ L₁/w₁  ever after, and
-likewise for 2: the difference stays within an interval of length L₁/w₁ + L₂/w₂.  Its change over any time span is
-W₁/w₁ − W₂/w₂; hence
+**Order.**  Each competing flow has a start tag S.  The smallest S is served (of equals, whoever was served longest
+ago); a request of cost c moves its flow to  S + c/w.  Let u be the tag served last: no competing flow stands before u,
+and none further behind it than one request of its own, L/w.  Hence  S₁ − S₂ ≤ L₁/w₁  and  S₂ − S₁ ≤ L₂/w₂  while both
+compete, and as the difference changes by what each is served,
 
     |W₁/w₁ − W₂/w₂| ≤ L₁/w₁ + L₂/w₂      over every interval in which both compete,
 
-exactly, whatever the others do and however capacity varies.  (Smallest finish among eligible starts, WF²Q+, breaks this
-bound as soon as a third flow joins: up to 22 times in our trials, and the tests keep it as a control.)
+exactly, whatever the others do and however capacity varies; L is the largest request the flow has asked for.
+(Smallest finish among eligible starts, WF²Q+, breaks it as soon as a third flow joins; a test keeps that as a control.)
 
-**Clock.**  A flow that joins starts at the virtual time v, so that it banks nothing while idle.  v is the fluid (GPS)
-clock driven by work: a dispatch of cost c moves it by c/W, W being the weight of all flows that compete or whose paid time S lies
-still ahead of v.  A clock that reads the start tag in service instead (SFQ) stands still while newcomers keep coming, and a stream of
-one-shot flows then starves everybody else.  Two clamps keep the bound above: v never falls behind the smallest
-start tag, and a newcomer starts no later than one request of its own behind it.
+**Clock.**  A flow that joins with a request of cost c starts at  min(v, u + c/w), or where its last service left it if
+that is later.  v is the fluid clock: a dispatch of cost c moves it by c/W, W being the weight of all flows that compete
+or whose S lies still ahead of v; it never falls behind u.  So idling banks nothing.  The second term keeps the bound
+above.  To join at u itself (SFQ) would keep it too, but then time stands still while newcomers keep coming, and
+one-shot flows starve everybody else.
 
-**Lag.**  When the request of flow i is next, every other flow has at most one request in front of it that the fluid ideal
-would have served later.  So it starts no later than the fluid ideal would have finished it, plus one largest
-request of each *other* competing flow (Σ Lⱼ of work, shared by all), the bound of start-time fair queueing; it is tight.
+**Lag.**  Flow i joins at S₀ ≤ u + c₀/wᵢ, c₀ being its first request, or the one it was served last if that is larger.
+A request that comes up after x of its work has been served since starts at the tag S₀ + x/wᵢ.  Flow j, at u or later
+when i joins, has by then been served from tags up to that one: at most wⱼ(x + c₀)/wᵢ + Lⱼ, the rest of what was in
+service at the join included.  So the request starts within
 
-Tags live as long as somebody waits.  When the last ticket leaves, the fluid ideal has finished too: every flow starts afresh.
+    x + Σⱼ wⱼ(x + c₀)/wᵢ  +  Σⱼ Lⱼ      of work since its flow joined, j over the others that competed meanwhile.
 
-P. Goyal, H. Vin, H. Cheng, "Start-time Fair Queueing" (1996); A. Parekh, R. Gallager, "Generalized Processor Sharing" (1993).
+A fluid server shared by the same flows would finish it after  x + c + Σⱼ wⱼ(x + c)/wᵢ.  Hence, if c ≥ c₀ (requests of
+one size, or the first after idling),  finish ≤ fluid finish + Σⱼ Lⱼ: the bound of start-time fair queueing, and it is
+tight.  (A fluid server that knew when each j came and went may be ahead by wⱼ·c₀/wᵢ more for each: the price
+of the exact bound above, which flows that joined at the fluid clock would break.)
+
+Tags live until a ticket starts past an empty queue: there was room then, so the fluid ideal had finished too.
+
+Goyal, Vin, Cheng, "Start-time Fair Queueing" (1996); Parekh, Gallager, "Generalized Processor Sharing" (1993).
 """
 
 from __future__ import annotations
@@ -93,8 +101,11 @@ class FairQueue(Policy):
         self.name = name
         self.limit = limit
         self._flows: dict[Hashable, Flow] = {}
-        self._competing: list[tuple[float, int, Flow]] = []  # by start tag; corrected when they surface
-        self._paid: list[tuple[float, int, Flow]] = []  # not competing, paid time still ahead of the clock
+        # By start tag; corrected when they surface.
+        self._competing: list[tuple[float, int, Flow]] = []
+        # Not competing, by start tag: the clock has yet to pass it; the clock has, but not the tag served last.
+        self._paid: list[tuple[float, int, Flow]] = []
+        self._passed: list[tuple[float, int, Flow]] = []
         self._groups: dict[Hashable, list[tuple[float, int, Flow]]] = {}
         self._clock = 0.0
         self._served = 0.0  # the start tag served last: no competing flow stands before it
@@ -164,12 +175,15 @@ class FairQueue(Policy):
     def _retire(self, flow: Flow) -> None:
         flow.counted = False
         self._weight -= flow.weight
-        if not flow.queue:
-            self._forget(flow)
+        self._forget(flow)
 
     def _forget(self, flow: Flow) -> None:
-        del self._flows[flow.key]
-        self._timed.pop(flow, None)
+        """Drop an idle flow as soon as it would start no later as a new one."""
+        if not flow.queue and flow.start > self._served:
+            heappush(self._passed, (flow.start, flow.number, flow))
+        elif not flow.queue and self._flows.get(flow.key) is flow:
+            del self._flows[flow.key]
+            self._timed.pop(flow, None)
 
     def _first(self) -> Flow | None:
         heap = self._competing
@@ -219,8 +233,14 @@ class FairQueue(Policy):
         flow.start = start + cost / flow.weight
         self._turn = flow.number = self._turn + 1
         if not flow.queue:
+            flow.waits.clear()
             self._leave(flow)
         self._advance(cost)
+        passed = self._passed
+        while passed and passed[0][0] <= self._served:
+            flow = heappop(passed)[2]
+            if flow.entry is None and not flow.counted:
+                self._forget(flow)
 
     def _advance(self, work: float) -> None:
         """Move the fluid clock: the work is shared by weight; flows whose paid time it reaches drop out on the way."""
@@ -245,6 +265,7 @@ class FairQueue(Policy):
         self._timed.clear()
         self._competing.clear()
         self._paid.clear()
+        self._passed.clear()
         self._groups.clear()
         self._clock = self._served = self._weight = 0.0
 
@@ -372,7 +393,7 @@ def _factory(inside: Inside | type[Policy] | None) -> Inside:
         policy = inside
         return lambda key: policy()
     if isinstance(inside, Policy):
-        raise ConfigError(f"inside= needs a class or a function, one queue per flow; got {inside!r}")
+        raise ConfigError(
+            f"inside= needs a class or a function, one queue per flow; got {inside!r}"
+        )
     return inside
-
-

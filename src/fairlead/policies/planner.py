@@ -1,8 +1,8 @@
 """A policy written as a sort over what waits.
 
-A plan is made once per round, over the tickets no closed scope parks, and used until something arrives, leaves, opens or time moves.
-What a plan leaves out is withheld until the next one.  The price is a pass over the waiting per round: for orders
-that a key cannot express.
+A plan is made once per round, over the tickets no closed scope parks, and used until something arrives, leaves, opens
+or time moves.  What a plan leaves out is withheld until the next one.  The price is a pass over the waiting per round:
+for orders that a key cannot express.
 """
 
 from __future__ import annotations
@@ -30,17 +30,26 @@ class Planner(Policy):
 
     shortcut = False
 
+    _given: Plan | None
+    _tickets: dict[Hashable, dict[Ticket, None]]  # by scopes
+    _closed: dict[Hashable, Hashable]  # scopes -> the one that refused
+    _groups: dict[Hashable, dict[Hashable, None]]  # the one that refused -> scopes
+    _round: Iterator[Ticket] | None
+    _round_at: float
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
-        self._given: Plan | None = None
-        self._tickets: dict[Hashable, dict[Ticket, None]] = {}  # by scopes
-        self._closed: dict[Hashable, Hashable] = {}  # scopes -> the one that refused
-        self._groups: dict[Hashable, dict[Hashable, None]] = {}  # the one that refused -> scopes
-        self._round: Iterator[Ticket] | None = None
+        self._given = None
+        self._tickets = {}
+        self._closed = {}
+        self._groups = {}
+        self._round = None
         self._round_at = 0.0
         return self
 
-    def __init__(self, plan: Plan | None = None, *, name: str = "", limit: int | None = None) -> None:
+    def __init__(
+        self, plan: Plan | None = None, *, name: str = "", limit: int | None = None
+    ) -> None:
         self._given = plan
         self.name = name
         self.limit = limit
@@ -61,7 +70,9 @@ class Planner(Policy):
             self._round_at = now
         for ticket in self._round:
             if ticket not in (getattr(ticket, "place", None) or ()):
-                raise PolicyError(f"planner {self._called} planned {ticket!r}, which does not wait here")
+                raise PolicyError(
+                    f"planner {self._called} planned {ticket!r}, which does not wait here"
+                )
             if ticket.scopes in self._closed:
                 continue  # closed by a ticket planned before it
             refusal = admit(ticket)

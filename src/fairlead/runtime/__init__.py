@@ -1,6 +1,6 @@
 """Where time begins: gates on event loops and between threads."""
 
-from fairlead.runtime.loop import LoopGate, LoopTicket
-from fairlead.runtime.threads import ThreadGate, ThreadTicket
+from fairlead.runtime.loop import LoopGate
+from fairlead.runtime.threads import ThreadGate
 
-__all__ = ["LoopGate", "LoopTicket", "ThreadGate", "ThreadTicket"]
+__all__ = ["LoopGate", "ThreadGate"]

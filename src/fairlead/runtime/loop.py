@@ -7,6 +7,7 @@ next wake-up.  Verdicts are carried out by the tickets themselves, which know wh
 from __future__ import annotations
 
 import asyncio
+import time
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -14,19 +15,9 @@ from fairlead.core.ticket import Outcome, Ticket
 from fairlead.errors import Misuse, PolicyError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from fairlead.core.gate import Change, Gate
-
-
-class LoopTicket(Ticket):
-    """A ticket that can be told its verdict."""
-
-    __slots__ = ()
-
-    def told(self) -> None:
-        """Carry out the verdict the gate has just written."""
-        raise NotImplementedError
 
 
 class LoopGate:
@@ -35,12 +26,13 @@ class LoopGate:
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.clock: Callable[[], float] = _no_time
         self.owners: dict[object, Ticket] = {}  # the tasks that hold room, for warning of self-deadlock
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
 
-    def enter(self, verb: str) -> asyncio.AbstractEventLoop:
-        """Tell the running loop; it has to be the one this gate belongs to."""
+    def enter(self, verb: str) -> None:
+        """Make sure that the running loop is the one this gate belongs to."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -48,15 +40,17 @@ class LoopGate:
                 f"{verb}() was called outside the event loop: call it from a coroutine, "
                 "or use ThreadScheduler in code without one"
             ) from None
-        if loop is not self.loop:
-            if self.loop is not None and not (self.loop.is_closed() and not self.gate.active):
-                raise Misuse(
-                    f"{verb}() was called from another event loop than the one this scheduler belongs to; "
-                    "make one scheduler per loop, or use ThreadScheduler between threads"
-                )
-            self.loop = loop
-            self._timer, self._timer_at = None, inf
-        return loop
+        if loop is self.loop:
+            return
+        if self.loop is not None and not (self.loop.is_closed() and not self.gate.active):
+            raise Misuse(
+                f"{verb}() was called from another event loop than the one this scheduler belongs to; "
+                "make one scheduler per loop, or use ThreadScheduler between threads"
+            )
+        self.loop = loop
+        stock = getattr(type(loop), "time", None) is asyncio.BaseEventLoop.time
+        self.clock = time.monotonic if stock else loop.time  # the same clock, without the detour
+        self._timer, self._timer_at = None, inf
 
     @property
     def entered(self) -> asyncio.AbstractEventLoop:
@@ -67,58 +61,39 @@ class LoopGate:
 
     def now(self) -> float:
         """Read the clock."""
-        return self.loop.time() if self.loop is not None else 0.0
+        return self.clock()
 
-    def offer(self, ticket: LoopTicket) -> None:
-        """Ask for a turn; the answer is the ticket's state."""
-        gate = self.gate
-        changed = gate.offer(ticket, self.loop.time())  # type: ignore[union-attr]
-        if changed:
-            self.tell(changed)
-        if gate.due < self._timer_at:
+    def after(self, changed: Iterable[Ticket]) -> None:
+        """Follow up a verb: have each changed ticket carry out its verdict, and set the timer."""
+        for ticket in changed:
+            ticket.told()  # type: ignore[attr-defined]
+        if self.gate.due < self._timer_at:
             self._arm()
 
-    def finish(self, ticket: Ticket, outcome: Outcome = Outcome.OK) -> None:
-        """End a ticket's work; what starts in its place is told."""
-        self.tell(self.release(ticket, outcome))
-
-    def release(self, ticket: Ticket, outcome: Outcome = Outcome.OK) -> Iterable[Ticket]:
-        """End a ticket's work and leave the telling to the caller.
+    def finish(self, ticket: Ticket, outcome: Outcome = Outcome.OK) -> Sequence[Ticket]:
+        """End a ticket's work; the caller follows up.
 
         A policy that fails here fails for those who wait, not for the one who has finished: it is reported to the
         loop's exception handler, and the room has been given back.
         """
-        gate = self.gate
         try:
-            changed = gate.finish(ticket, self.now(), outcome)
+            return self.gate.finish(ticket, self.clock(), outcome)
         except PolicyError as error:
-            self._report(error)
-            changed = ()
-        if gate.due < self._timer_at:
-            self._arm()
-        return changed
+            self.report(error)
+            return ()
 
     def withdraw(self, tickets: Iterable[Ticket]) -> None:
         """Stop waiting."""
         try:
-            changed = self.gate.withdraw(tickets, self.now())
+            changed = self.gate.withdraw(tickets, self.clock())
         except PolicyError as error:
-            self._report(error)
+            self.report(error)
             changed = ()
-        self.tell(changed)
-        if self.gate.due < self._timer_at:
-            self._arm()
+        self.after(changed)
 
     def adjust(self, change: Change) -> None:
         """Change a setting; what may start now is told."""
-        self.tell(self.gate.adjust(change, self.now()))
-        if self.gate.due < self._timer_at:
-            self._arm()
-
-    def tell(self, changed: Iterable[Ticket]) -> None:
-        """Have each ticket carry out its verdict."""
-        for ticket in changed:
-            ticket.told()  # type: ignore[attr-defined]
+        self.after(self.gate.adjust(change, self.clock()))
 
     def rest(self) -> None:
         """Put the timer away: nothing waits any more."""
@@ -127,23 +102,26 @@ class LoopGate:
         self._timer, self._timer_at = None, inf
 
     def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._timer_at = self.gate.due
-        if self._timer_at < inf and self.loop is not None and not self.loop.is_closed():
+        self.rest()
+        if self.loop is not None and not self.loop.is_closed():
+            self._timer_at = self.gate.due
             self._timer = self.loop.call_at(self._timer_at, self._tick)
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, inf
+        changed: Sequence[Ticket] = ()
         try:
-            self.tell(self.gate.advance(self.now()))
+            changed = self.gate.advance(self.clock())
         except PolicyError as error:
-            self._report(error)
-        self.gate.next_wakeup(self.now())
-        if self.gate.due < inf:
-            self._arm()
+            self.report(error)
+        self.gate.next_wakeup(self.clock())
+        self.after(changed)
 
-    def _report(self, error: PolicyError) -> None:
+    def report(self, error: PolicyError) -> None:
+        """Tell the loop's exception handler of a policy that failed."""
         if self.loop is not None:
             self.loop.call_exception_handler({"message": f"fairlead: {error}", "exception": error})
+
+
+def _no_time() -> float:
+    return 0.0  # no loop has been entered, so nothing has happened yet

@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("fairlead")
 
 
-class ThreadTicket(Ticket):
-    """A ticket that can be told its verdict, with the lock held: it only wakes somebody."""
-
-    __slots__ = ()
-
-    def told(self) -> None:
-        """Carry out the verdict the gate has just written."""
-        raise NotImplementedError
-
-
 class ThreadGate:
     """A gate any thread may use."""
 
@@ -47,7 +37,7 @@ class ThreadGate:
         """Read the clock."""
         return time.monotonic()
 
-    def offer(self, ticket: ThreadTicket) -> None:
+    def offer(self, ticket: Ticket) -> None:
         """Ask for a turn; the lock is held."""
         self._tell(self.gate.offer(ticket, self.now()))
 

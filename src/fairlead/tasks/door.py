@@ -13,6 +13,7 @@ from fairlead.config import seconds, shown, whole
 from fairlead.core import Outcome, Policy, QueueLimit, State
 from fairlead.errors import ConfigError, NeverFits, QueueFull, Refused, ShuttingDown, WaitedTooLong
 from fairlead.policies import Aging, Classes
+from fairlead.policies.aging import STEP
 from fairlead.tasks.priority import TIER_OF, read_priority
 from fairlead.tasks.stats import Counts, SchedulerStats
 
@@ -37,7 +38,9 @@ class Door:
         self._clock = clock
         self._enabled = enabled
         self._count = Counts()
-        self._aging = policy if isinstance(policy, Aging) else None
+        self._aging = policy if isinstance(policy, Aging) and policy.rate else None
+        # Nobody is promoted before this wait; spares the arithmetic for those who start sooner.
+        self._first_step = inf if self._aging is None else STEP / self._aging.rate
         self._nested = 0  # holders of a slot that wait for another one
         self._clamp_told_at = -inf
 
@@ -51,9 +54,10 @@ class Door:
         elif isinstance(policy, Classes):
             promotions = policy.promotions
         low, _, high = count.completed
+        running = [ticket for ticket in self._core.holders if self._owns(ticket)]
         return SchedulerStats(
             enabled=self._enabled,
-            active_count=sum(1 for ticket in self._core.holders if self._owns(ticket)),
+            active_count=len(running),
             queued_count=len(policy),
             total_submitted=count.submitted,
             total_completed=sum(count.completed),
@@ -68,7 +72,7 @@ class Door:
             max_concurrency=capacity.total if isinstance(capacity, Slots) else None,
             max_queue_size=policy.limit or 0,
             shutting_down=self.shutting_down,
-            waits=MappingProxyType(count.histograms()),
+            waits=MappingProxyType(count.histograms(running)),
         )
 
     def _owns(self, ticket: Ticket) -> bool:
@@ -105,15 +109,10 @@ class Door:
 
     def _entered(self, ticket: Ticket) -> None:
         """Count an offer; raise if it was refused."""
-        count = self._count
-        state = ticket.state
-        if state is State.RUNNING:
-            count.submitted += 1
-            count.waits[TIER_OF[ticket.priority]][0] += 1
-        elif state is State.WAITING:
-            count.submitted += 1
+        if ticket.state is State.RUNNING or ticket.state is State.WAITING:
+            self._count.submitted += 1
         else:
-            count.refused += 1
+            self._count.refused += 1
             raise self._refusal(ticket)
 
     def _refuse_when_shutting_down(self) -> None:
@@ -123,7 +122,12 @@ class Door:
 
     def _started(self, ticket: Ticket) -> None:
         """Count a ticket that starts after a wait, and the promotions it gained."""
-        self._count.started(ticket)
+        wait = ticket.started_at - ticket.arrived_at
+        self._count.started(ticket, wait)
+        if wait >= self._first_step:
+            self._count_steps(ticket)
+
+    def _count_steps(self, ticket: Ticket) -> None:
         if self._aging is not None:
             self._count.promotions += self._aging.steps(ticket, ticket.started_at)
 
@@ -141,6 +145,7 @@ class Door:
         count = self._count
         if outcome is Outcome.LOST:
             count.cancelled += 1
+            count.lost[TIER_OF[ticket.priority]] += 1
             return
         count.completed[TIER_OF[ticket.priority]] += 1
         if isinstance(error, Exception):

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import types
 import warnings
-from contextvars import copy_context
+from asyncio import _get_running_loop, current_task
+from functools import partial
+from math import inf
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from fairlead.capacities import Slots, Unlimited
 from fairlead.config import SchedulerSettings, seconds, shown, whole
-from fairlead.core import Change, Gate, Outcome, Policy, State
+from fairlead.core import Change, Gate, Outcome, Policy, State, Ticket
 from fairlead.errors import ConfigError, Misuse, SelfDeadlockWarning, WaitedTooLong
 from fairlead.policies import FIFO
 from fairlead.runtime import LoopGate
 from fairlead.tasks.door import Door, aging_or, slots_or
+from fairlead.tasks.priority import TIER_OF
 from fairlead.tasks.submitting import Submitting
-from fairlead.tasks.work import TaskTicket, Workers, WorkFuture, discard
+from fairlead.tasks.work import Work, Workers, discard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +33,27 @@ if TYPE_CHECKING:
     from fairlead.core import Capacity
 
 RUNNING, WAITING = State.RUNNING, State.WAITING
+
+
+class TaskTicket(Ticket):
+    """A ticket of `submit` and `turn`, whose work runs in the caller's own task."""
+
+    __slots__ = ("door", "owner", "woken")
+
+    def __init__(self, priority: int, work: Any, door: Scheduler) -> None:
+        Ticket.__init__(self, None, priority, 1, work)
+        self.door = door
+        self.owner: asyncio.Task[Any] | None = None  # the caller's task, while it holds the slot
+        self.woken: asyncio.Future[None] | None = None  # what the caller awaits, while it waits
+
+    def told(self) -> None:
+        """Carry out the verdict the gate has just written: wake the caller, who will read it."""
+        if self.state is RUNNING:
+            self.door._started(self)
+        else:
+            self.door._left(self)
+        if self.woken is not None and not self.woken.done():
+            self.woken.set_result(None)
 
 
 class Scheduler(Door, Submitting):
@@ -142,10 +166,9 @@ class Scheduler(Door, Submitting):
 
     async def _cancel_spawned(self) -> None:
         """Cancel running work of ours; work in callers' own tasks is theirs to cancel."""
-        futures = [ticket.future for ticket in self._core.holders if self._owns(ticket)]  # type: ignore[attr-defined]
-        spawned = [future for future in futures if isinstance(future, WorkFuture)]
-        for future in spawned:
-            future.cancel()
+        spawned = [ticket for ticket in self._core.holders if type(ticket) is Work and ticket.door is self]
+        for work in spawned:
+            work.cancel()
         if spawned:
             await asyncio.wait(spawned)
         await self._workers.rest()
@@ -154,17 +177,17 @@ class Scheduler(Door, Submitting):
         if not self._count.outstanding:
             self._drained.set()
 
-    # A ticket's way in
+    # A ticket's way in.  These are the hot path (benchmarks/tasks.py): few calls, each step in its place.
 
-    def _enter(
-        self, priority: int, work: Any, fields: Mapping[str, Any], called: bool
-    ) -> TaskTicket:
+    def _enter(self, priority: int, work: Any, fields: Mapping[str, Any], called: Any) -> TaskTicket:
         """Offer a ticket that runs in the caller's task: it runs, or waits, or its refusal is raised."""
         gate = self._gate
+        if gate.loop is None or _get_running_loop() is not gate.loop:
+            self._enter_for(work, "submit")
         ticket = TaskTicket(priority, work, self)
-        self._offer(ticket, fields, called, "submit")
+        self._offer(ticket, fields, called)
         if ticket.state is RUNNING:
-            ticket.owner = task = asyncio.current_task(gate.loop)
+            ticket.owner = task = current_task(gate.loop)
             gate.owners[task] = ticket
         return ticket
 
@@ -175,39 +198,47 @@ class Scheduler(Door, Submitting):
         fields: Mapping[str, Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> WorkFuture:
-        ticket = TaskTicket(priority, work, self)
-        ticket.context = copy_context()
-        ticket.args = args
-        if kwargs:
-            ticket.kwargs = kwargs
-        self._offer(ticket, fields, bool(args or kwargs), "spawn")
-        ticket.future = future = WorkFuture(loop=self._gate.loop)
-        future.asked = False
-        future.ticket = ticket
+    ) -> Work:
+        gate = self._gate
+        if gate.loop is None or _get_running_loop() is not gate.loop:
+            self._enter_for(work, "spawn")
+        ticket = Work(gate.loop, priority, work, self)
+        self._offer(ticket, fields, args or kwargs)
+        if args or kwargs:
+            ticket.work = partial(work, *args, **kwargs)
         if ticket.state is RUNNING:
             self._workers.start(ticket)
-        return future
+        return ticket
 
-    def _offer(
-        self, ticket: TaskTicket, fields: Mapping[str, Any], called: bool, verb: str
-    ) -> None:
-        """Offer a ticket, or raise: then nothing has changed and a coroutine object is closed."""
-        work, priority = ticket.work, ticket.priority
+    def _enter_for(self, work: Any, verb: str) -> None:
         try:
             self._gate.enter(verb)
+        except Misuse:
+            discard(work)
+            raise
+
+    def _offer(self, ticket: TaskTicket | Work, fields: Mapping[str, Any], called: Any) -> None:
+        """Offer a ticket, or raise: then nothing has changed and a coroutine object is closed."""
+        gate, core = self._gate, self._core
+        work, priority = ticket.work, ticket.priority
+        try:
             if type(priority) is not int or not 0 <= priority <= 100:
                 ticket.priority = self._read(priority)
-            if type(work) is types.CoroutineType:
+            if type(work) is CoroutineType:
                 _check_fresh(work, called)
-            elif work is not None and not callable(work) and not hasattr(work, "__await__"):
-                raise ConfigError(f"work must be a function or an awaitable; got {shown(work)}")
+            elif not callable(work) and work is not None:
+                _check_awaitable(work, called)
             if self.shutting_down:
                 self._refuse_when_shutting_down()
             if fields:
                 self._fill(ticket, fields)
-            self._gate.offer(ticket)
-            self._entered(ticket)
+            changed = core.offer(ticket, gate.clock())
+            if changed or core.due < inf:
+                gate.after(changed)
+            if ticket.state is not RUNNING and ticket.state is not WAITING:
+                self._count.refused += 1
+                raise self._refusal(ticket)
+            self._count.submitted += 1
         except BaseException:
             discard(work)
             raise
@@ -215,15 +246,15 @@ class Scheduler(Door, Submitting):
     async def _wait(self, ticket: TaskTicket) -> None:
         """Wait until the ticket runs; on every other way out it holds nothing and its coroutine is closed."""
         gate = self._gate
-        ticket.future = future = gate.entered.create_future()
-        task = asyncio.current_task(gate.loop)
+        ticket.woken = woken = gate.entered.create_future()
+        task = current_task(gate.loop)
         nested = task in gate.owners
         if nested:
             self._nested += 1
             if self._nested >= self._core.active:
                 warnings.warn(self._deadlock(), SelfDeadlockWarning, stacklevel=4)
         try:
-            await future
+            await woken
         except BaseException:
             discard(ticket.work)
             if ticket.state is WAITING:
@@ -232,7 +263,7 @@ class Scheduler(Door, Submitting):
                 self._finish(ticket, Outcome.LOST, None)
             raise
         finally:
-            ticket.future = None
+            ticket.woken = None
             if nested:
                 self._nested -= 1
         if ticket.state is not RUNNING:
@@ -249,12 +280,18 @@ class Scheduler(Door, Submitting):
         self._finish(ticket, Outcome.OK, error)
 
     def _finish(self, ticket: TaskTicket, outcome: Outcome, error: BaseException | None) -> None:
-        self._ended(ticket, outcome, error)
-        self._gate.finish(ticket, outcome)
+        if error is None and outcome is Outcome.OK:
+            self._count.completed[TIER_OF[ticket.priority]] += 1
+        else:
+            self._ended(ticket, outcome, error)
+        gate, core = self._gate, self._core
+        changed = gate.finish(ticket, outcome)
+        if changed or core.due < inf:
+            gate.after(changed)
         if self.shutting_down:
             self._look_whether_drained()
 
-    def _withdraw(self, ticket: TaskTicket) -> None:
+    def _withdraw(self, ticket: TaskTicket | Work) -> None:
         """Take a waiting ticket back on behalf of its caller."""
         self._left(ticket)
         self._gate.withdraw([ticket])
@@ -262,7 +299,14 @@ class Scheduler(Door, Submitting):
             self._look_whether_drained()
 
 
-def _check_fresh(work: Any, called: bool) -> None:
+def _check_awaitable(work: Any, called: Any) -> None:
+    if not hasattr(work, "__await__"):
+        raise ConfigError(f"work must be a function or an awaitable; got {shown(work)}")
+    if called:
+        raise ConfigError(f"an awaitable takes no arguments; got {shown(called)} with it")
+
+
+def _check_fresh(work: Any, called: Any) -> None:
     if called:
         raise ConfigError("a coroutine object takes no arguments; pass the function and its arguments instead")
     if inspect.getcoroutinestate(work) != inspect.CORO_CREATED:

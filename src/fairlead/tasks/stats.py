@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fairlead.tasks.priority import TIER_OF, TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from fairlead.core.ticket import Ticket
 
@@ -52,7 +52,7 @@ class SchedulerStats:
 
 
 class Counts:
-    """Plain counters, one addition each; tiers by index into TIERS."""
+    """Plain counters, one addition each; lists go by tier, an index into TIERS."""
 
     __slots__ = (
         "cancelled",
@@ -60,6 +60,7 @@ class Counts:
         "completed",
         "expired",
         "failed",
+        "lost",
         "promotions",
         "refused",
         "submitted",
@@ -73,10 +74,11 @@ class Counts:
         self.failed = 0
         self.cancelled = 0
         self.expired = 0  # part of cancelled: waited longer than it may
+        self.lost = [0, 0, 0]  # part of cancelled: granted a slot, and gone before it could start
         self.refused = 0
         self.clamped = 0
         self.promotions = 0
-        self.waits = [[0] * (len(BOUNDS) + 1) for _ in TIERS]
+        self.waits = [[0] * (len(BOUNDS) + 1) for _ in TIERS]  # of those that did wait
         self.waited = [0.0, 0.0, 0.0]
 
     @property
@@ -84,15 +86,20 @@ class Counts:
         """What was submitted and has not come to its end."""
         return self.submitted - sum(self.completed) - self.cancelled
 
-    def started(self, ticket: Ticket) -> None:
-        """Note the wait of a ticket that starts."""
+    def started(self, ticket: Ticket, wait: float) -> None:
+        """Note the wait of a ticket that starts after one."""
         tier = TIER_OF[ticket.priority]
-        wait = ticket.started_at - ticket.arrived_at
         self.waits[tier][bisect_left(BOUNDS, wait)] += 1
         self.waited[tier] += wait
 
-    def histograms(self) -> dict[str, WaitHistogram]:
-        return {
-            tier: WaitHistogram(BOUNDS, tuple(self.waits[index]), self.waited[index])
-            for index, tier in enumerate(TIERS)
-        }
+    def histograms(self, running: Iterable[Ticket]) -> dict[str, WaitHistogram]:
+        """Tell the waits of everything started; what never waited is not counted one by one, it is the rest."""
+        started = [done + lost for done, lost in zip(self.completed, self.lost, strict=True)]
+        for ticket in running:
+            started[TIER_OF[ticket.priority]] += 1
+        histograms = {}
+        for index, tier in enumerate(TIERS):
+            counts = list(self.waits[index])
+            counts[0] += started[index] - sum(counts)
+            histograms[tier] = WaitHistogram(BOUNDS, tuple(counts), self.waited[index])
+        return histograms

@@ -10,16 +10,15 @@ from fairlead.core import State
 from fairlead.errors import Misuse
 from fairlead.tasks.door import Bound, bound_fields
 from fairlead.tasks.priority import Priority
-from fairlead.tasks.work import WorkFuture
+from fairlead.tasks.work import Work
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
     from fairlead.core import Explanation
-    from fairlead.tasks.scheduler import Scheduler
+    from fairlead.tasks.scheduler import Scheduler, TaskTicket
     from fairlead.tasks.stats import SchedulerStats
-    from fairlead.tasks.work import TaskTicket
 
 RUNNING = State.RUNNING
 
@@ -33,7 +32,7 @@ class Submitting:
     async def submit(self, priority: int, work: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run `work(*args, **kwargs)`, or await a given awaitable, when it is its turn; return its result."""
         door = self._door
-        ticket = door._enter(priority, work, self._fields, bool(args or kwargs))
+        ticket = door._enter(priority, work, self._fields, args or kwargs)
         if ticket.state is not RUNNING:
             await door._wait(ticket)
         error: BaseException | None = None
@@ -75,10 +74,9 @@ class Submitting:
 
     def explain(self, future: asyncio.Future[Any]) -> Explanation:
         """Say why spawned work waits."""
-        ticket = future.ticket if isinstance(future, WorkFuture) else None
-        if ticket is None:
-            raise Misuse(f"{future!r} does not wait or run here; pass what spawn() returned")
-        return self._door._explain(ticket)
+        if not isinstance(future, Work):
+            raise Misuse(f"explain() takes what spawn() returned; got {future!r}")
+        return self._door._explain(future)
 
 
 class BoundScheduler(Submitting):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from fairlead.capacities import Slots, Unlimited
 from fairlead.config import SchedulerSettings, seconds, shown, whole
-from fairlead.core import Change, Gate, Outcome, Policy, State
+from fairlead.core import Change, Gate, Outcome, Policy, State, Ticket
 from fairlead.errors import ConfigError, Misuse, SelfDeadlockWarning, WaitedTooLong
 from fairlead.policies import FIFO
-from fairlead.runtime import ThreadGate, ThreadTicket
+from fairlead.runtime import ThreadGate
 from fairlead.tasks.door import Bound, Door, aging_or, bound_fields, slots_or
 from fairlead.tasks.priority import Priority
 from fairlead.tasks.stats import SchedulerStats
@@ -28,7 +28,7 @@ RUNNING, WAITING = State.RUNNING, State.WAITING
 IDLE = 5.0  # seconds a worker thread waits for more work before it ends
 
 
-class BlockingTicket(ThreadTicket):
+class BlockingTicket(Ticket):
     """A ticket of the thread door: it wakes a blocked caller, or hands spawned work to a worker."""
 
     __slots__ = ("args", "door", "future", "kwargs", "woken")

@@ -1,79 +1,85 @@
-"""Work given to `spawn`: tickets with a callable, futures that can cancel it, and the workers that run it.
+"""Work given to `spawn`, and the workers that run it.
 
-A queued unit of work is a ticket and a future, no task: a task costs a kilobyte and four microseconds.  Workers are tasks that live
-while there is work: one takes the next started ticket straight from the finish of its last, so that a full queue drains
-without a trip through the loop per unit.
+A queued unit of work is one object, a ticket that is its own future, and no task: a task costs a kilobyte and four microseconds.
+Workers are tasks that live while there is work: one takes the next started ticket straight from the finish of its last, so that a full
+queue drains without a trip through the loop per unit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import types
+from bisect import bisect_left
+from contextvars import copy_context
+from math import inf
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from fairlead.core.ticket import RUNNING, WAITING, Outcome
-from fairlead.runtime import LoopGate, LoopTicket
+from fairlead.core.ticket import RUNNING, WAITING, Outcome, Ticket
+from fairlead.errors import PolicyError
+from fairlead.tasks.priority import TIER_OF
+from fairlead.tasks.stats import BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
     from contextvars import Context
 
+    from fairlead.runtime import LoopGate
     from fairlead.tasks.scheduler import Scheduler
 
+    class _TicketAndFuture(Ticket, asyncio.Future[Any]):
+        """Two classes with slots cannot be joined at run time; the core asks for attributes, not for a class."""
+
+else:
+    _TicketAndFuture = asyncio.Future
+
 TURN = 100  # units of work a worker runs before it lets the loop look at others
+OK = Outcome.OK
 
 
-class TaskTicket(LoopTicket):
-    """A ticket of the tasks door.  `future` wakes the caller of submit and turn, or is what `spawn` returned."""
+class Work(_TicketAndFuture):
+    """A unit of spawned work: cancelling it withdraws what waits and cancels what runs."""
 
-    __slots__ = ("args", "context", "door", "future", "kwargs", "owner")
+    __slots__ = (*Ticket.__slots__, "asked", "context", "door", "owner")
 
-    def __init__(self, priority: int, work: Any, door: Scheduler) -> None:
-        super().__init__(None, priority, 1, work)
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop | None, priority: int, work: Any, door: Scheduler
+    ) -> None:
+        asyncio.Future.__init__(self, loop=loop)
+        Ticket.__init__(self, None, priority, 1, work)
         self.door = door
-        self.future: asyncio.Future[Any] | None = None
-        self.owner: asyncio.Task[Any] | None = None  # the task that runs the work
-        self.args: tuple[Any, ...] = ()
-        self.kwargs: dict[str, Any] | None = None
-        self.context: Context | None = None  # not None: spawned
+        self.context: Context | None = copy_context()
+        self.owner: asyncio.Task[Any] | None = None  # the worker that runs it
+        self.asked = False  # to be cancelled while it runs
 
     def told(self) -> None:
-        door, future = self.door, self.future
+        """Carry out the verdict the gate has just written."""
         if self.state is RUNNING:
-            door._started(self)
-            if self.context is not None:
-                door._workers.start(self)
-            elif future is not None and not future.done():
-                future.set_result(None)
+            self.door._started(self)
+            self.door._workers.start(self)
             return
-        door._left(self)
-        if self.context is not None:
-            door._workers.refuse(self)
-        elif future is not None and not future.done():
-            future.set_result(None)
-
-
-class WorkFuture(asyncio.Future[Any]):
-    """The result of spawned work; cancelling it withdraws queued work and cancels running work."""
-
-    __slots__ = ("asked", "ticket")
-
-    asked: bool  # to cancel work that runs
-    ticket: TaskTicket | None
+        self.door._left(self)
+        self._forget()
+        if not self.done():
+            self.set_exception(self.door._refusal(self))
 
     def cancel(self, msg: Any | None = None) -> bool:
-        ticket = self.ticket
-        if ticket is None or self.done():
-            return super().cancel(msg)
-        if ticket.state is WAITING:
-            self.ticket = None
-            ticket.door._withdraw(ticket)
-            discard(ticket.work)
-            return super().cancel(msg)
-        if ticket.owner is None:  # granted, but not begun: its worker will find it cancelled
-            return super().cancel(msg)
-        self.asked = True
-        return ticket.owner.cancel(msg)  # as with a task, it is done when the work has ended
+        """Withdraw work that waits; cancel work that runs, and be done when it has ended, as a task is."""
+        if self.done():
+            return False
+        if self.state is WAITING:
+            self.door._withdraw(self)
+            self._forget()
+        elif self.owner is not None:
+            self.asked = True
+            return self.owner.cancel(msg)
+        # else it is granted and not begun: its worker will find it cancelled
+        return asyncio.Future.cancel(self, msg)
+
+    def _forget(self) -> None:
+        """Let go of what was to be run; a coroutine that will not be awaited is closed."""
+        discard(self.work)
+        self.work = self.context = None
 
 
 class Workers:
@@ -83,9 +89,9 @@ class Workers:
         self._gate = gate
         self.tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, ticket: TaskTicket) -> None:
-        """Run a ticket that has just been started, in a worker of its own."""
-        task = self._gate.entered.create_task(self._work(ticket), name="fairlead-worker")
+    def start(self, work: Work) -> None:
+        """Run work that has just been granted its slot, in a worker of its own."""
+        task = self._gate.entered.create_task(self._work(work), name="fairlead-worker")
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
@@ -94,87 +100,93 @@ class Workers:
         while self.tasks and not self._gate.gate.active:
             await asyncio.wait(set(self.tasks))
 
-    def refuse(self, ticket: TaskTicket) -> None:
-        """Answer a queued ticket that will not run: it expired, or the scheduler was aborted."""
-        future = ticket.future
-        discard(ticket.work)
-        if isinstance(future, WorkFuture):
-            future.ticket = None
-            if not future.done():
-                future.set_exception(ticket.door._refusal(ticket))
-
-    async def _work(self, first: TaskTicket) -> None:
+    async def _work(self, first: Work) -> None:
         task = asyncio.current_task()
-        ticket: TaskTicket | None = first
+        work: Work | None = first
         begun = 0
-        while ticket is not None:
-            future: Any = ticket.future
-            if future.done():  # cancelled between grant and start
-                discard(ticket.work)
-                ticket = self._next(ticket, Outcome.LOST, None)
+        while work is not None:
+            if work.done():  # cancelled between grant and start
+                discard(work.work)
+                work = self._next(work, Outcome.LOST, None)
                 continue
-            ticket.owner = task
+            work.owner = task
+            context: Any = work.context
             error: BaseException | None = None
             try:
-                future.set_result(await _run(ticket))
+                result = work.work
+                if type(result) is not CoroutineType and callable(result):
+                    result = context.run(result)
+                if type(result) is CoroutineType:
+                    result = await _drive(result, context)
+                elif hasattr(result, "__await__"):
+                    result = await result
+                work.set_result(result)
             except asyncio.CancelledError as cancelled:
-                asyncio.Future.cancel(future)
+                asyncio.Future.cancel(work)
                 error = cancelled
             except BaseException as raised:
-                future.set_exception(_bearable(raised))
+                work.set_exception(_bearable(raised))
                 error = raised
-            following = self._next(ticket, Outcome.OK, error)
-            if future.asked:
+            following = self._next(work, OK, error)
+            if work.asked:
                 await _uncancel(task)
             elif error is not None and not isinstance(error, Exception):
                 self._leave(task, error, following)
-            ticket = following
+            work = following
             begun += 1
-            if begun % TURN == 0 and ticket is not None:
+            if begun % TURN == 0 and work is not None:
                 await asyncio.sleep(0)
 
-    def _next(
-        self, ticket: TaskTicket, outcome: Outcome, error: BaseException | None
-    ) -> TaskTicket | None:
-        """End a ticket and take over one of those that start in its place."""
-        ticket.future.ticket = None  # type: ignore[union-attr]
-        door = ticket.door
-        door._ended(ticket, outcome, error)
-        following: TaskTicket | None = None
-        for other in self._gate.release(ticket, outcome):
-            if following is None and other.state is RUNNING and other.context is not None:  # type: ignore[attr-defined]
-                following = other  # type: ignore[assignment]
-                other.door._started(other)  # type: ignore[attr-defined]
-            else:
-                other.told()  # type: ignore[attr-defined]
+    def _next(self, work: Work, outcome: Outcome, error: BaseException | None) -> Work | None:
+        """End a unit of work and take over one that starts in its place.
+
+        This is the hot path of `spawn` (benchmarks/tasks.py), written out where a call would say it shorter.
+        """
+        door, gate = work.door, self._gate
+        core = gate.gate
+        if error is None and outcome is OK:
+            door._count.completed[TIER_OF[work.priority]] += 1
+        else:
+            door._ended(work, outcome, error)
+        work.work = work.context = None
+        try:
+            changed: Any = core.finish(work, gate.clock(), outcome)
+        except PolicyError as failure:
+            gate.report(failure)
+            changed = ()
+        following: Work | None = None
+        if changed:
+            first = changed[0]
+            if type(first) is Work and first.state is RUNNING:
+                following = first
+                changed = changed[1:]
+                other, count = first.door, first.door._count
+                wait = first.started_at - first.arrived_at
+                tier = TIER_OF[first.priority]
+                count.waits[tier][bisect_left(BOUNDS, wait)] += 1
+                count.waited[tier] += wait
+                if wait >= other._first_step:
+                    other._count_steps(first)
+        if changed or core.due < inf:
+            gate.after(changed)
         if door.shutting_down:
             door._look_whether_drained()
         return following
 
     def _leave(
-        self, task: asyncio.Task[Any] | None, error: BaseException, following: TaskTicket | None
+        self, task: asyncio.Task[Any] | None, error: BaseException, following: Work | None
     ) -> None:
         """Decide what becomes of a worker whose work ended with more than an Exception."""
         if isinstance(error, asyncio.CancelledError):
             if task is None or not task.cancelling():
                 return  # the work cancelled itself
             while following is not None:  # the loop is closing: what is queued goes with it
-                asyncio.Future.cancel(following.future)  # type: ignore[arg-type]
+                asyncio.Future.cancel(following)
                 discard(following.work)
                 following = self._next(following, Outcome.LOST, None)
         elif following is not None:
             self.start(following)
         raise error
-
-
-async def _run(ticket: TaskTicket) -> Any:
-    context, result = ticket.context, ticket.work
-    assert context is not None  # noqa: S101 - spawned
-    if type(result) is not types.CoroutineType:
-        result = context.run(result, *ticket.args, **(ticket.kwargs or {}))
-    if type(result) is types.CoroutineType:
-        return await _drive(result, context)
-    return await result if hasattr(result, "__await__") else result
 
 
 @types.coroutine
@@ -219,5 +231,5 @@ def _bearable(error: BaseException) -> BaseException:
 
 def discard(work: Any) -> None:
     """Close a coroutine that will not be awaited."""
-    if type(work) is types.CoroutineType:
+    if type(work) is CoroutineType:
         work.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from fairlead.core.capacity import FULL, NEVER, STOP
+from fairlead.core.capacity import NEVER, STOP
 from fairlead.core.gate import Change, Gate
 from fairlead.core.ticket import Outcome, State, Ticket
 
@@ -100,25 +100,16 @@ class CheckedGate(Gate):
 
     def _check_nobody_waits_in_vain(self) -> None:
         """No admissible ticket waits beside free room, unless one ranked before it waits for the same."""
-        for ticket in self._claims:
-            assert self.capacity.refusal(ticket, self.now) is not None, (
-                f"{ticket!r} has a claim, room, and waits"
-            )
-        if not self.policy.shortcut:
-            return
+        claims = [self.capacity.refusal(ticket, self.now) for ticket in self._claims]
+        assert None not in claims, f"of {list(self._claims)} one has a claim and room, and waits"
         refusals = {ticket: self.capacity.refusal(ticket, self.now) for ticket in self.policy}
-        if STOP in refusals.values():
+        if not self.policy.shortcut or STOP in claims or STOP in refusals.values():
             return
-        if FULL not in refusals.values():  # else nobody is asked, not even what can never fit
-            assert NEVER not in refusals.values(), "a ticket waits that can never fit"
         for ticket, refusal in refusals.items():
-            if refusal is None:
-                closed = self.closed_to(ticket)
-                assert closed is not None, f"{ticket!r} waits beside free room"
-                closer = self.closed_by(closed)
-                assert closer is not None and closer.state is State.WAITING, (
-                    f"{closer!r} keeps {closed!r} closed"
-                )
+            if refusal is None or (refusal is NEVER and not self._full):
+                closer = self.closed_by(self.closed_to(ticket))
+                assert closer is not None, f"{ticket!r} waits beside free room"
+                assert closer.state is State.WAITING, f"{closer!r} keeps {ticket!r} waiting"
 
     def _check_wakeup(self) -> None:
         """The next wake-up is never late: for an end of a wait or hold, or for room that comes with time."""

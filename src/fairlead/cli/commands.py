@@ -1,0 +1,77 @@
+"""The command line: which commands there are, and what becomes of one that cannot be read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairlead import __version__
+from fairlead.errors import FairleadError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Plain help: rich would take longer to load than to read it.
+application = typer.Typer(
+    name="fairlead",
+    help="Who goes next, and is there room?",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def run(args: Sequence[str]) -> int:
+    """Read a command line and carry it out; a mistake in it is told in one line."""
+    command = typer.main.get_command(application)
+    try:
+        code = command.main(list(args), prog_name="fairlead", standalone_mode=False)
+    except typer.Abort:
+        return 130
+    except FairleadError as error:
+        return _mistake(str(error))
+    except Exception as error:
+        # Where typer keeps click's exceptions has changed; that they can format themselves has not.
+        if not hasattr(error, "format_message"):
+            raise
+        return _mistake(error.format_message())
+    return code if isinstance(code, int) else 0
+
+
+def _mistake(message: str) -> int:
+    line = " ".join(message.split()) or "there is nothing to do"
+    typer.echo(f"fairlead: {line} (see fairlead --help)", err=True)
+    return 2
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fairlead {__version__}")
+        raise typer.Exit
+
+
+@application.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Who goes next, and is there room?"""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@application.command()
+def demo(
+    seconds: Annotated[
+        float, typer.Option(min=0.5, max=600, help="How long work arrives, under each policy.")
+    ] = 8.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other arrivals.")] = 1,
+) -> Any:
+    """Overload a pool to 125 %: first under plain FIFO, then under Fairlead, and compare."""
+    from fairlead.cli import demo_view
+
+    return demo_view.show(seconds, seed, as_json=json)

@@ -1,0 +1,549 @@
+"""spawn: queued without a task of its own, run by resident workers, answered by a future."""
+
+import asyncio
+import contextvars
+import gc
+
+import pytest
+
+from fairlead import QueueFull, Scheduler, ShuttingDown
+from fairlead.testing import run_virtual
+from tests.doors.rig import MAKERS, Busy, Journal, balanced, others, ticks, usable
+from tests.doors.test_submit import Later, closed, double
+
+current = contextvars.ContextVar("current", default="nobody")
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+class TestWork:
+    def test_what_may_be_given(self, make):
+        async def main():
+            async with make() as scheduler:
+                future = asyncio.get_running_loop().create_future()
+                future.set_result("future")
+                spawned = [
+                    scheduler.spawn(80, double, 4, plus=1),
+                    scheduler.spawn(80, double(4)),
+                    scheduler.spawn(80, pow, 2, 5),
+                    scheduler.spawn(80, lambda: double(1)),
+                ]
+                assert all(isinstance(answer, asyncio.Future) for answer in spawned)
+                return await asyncio.gather(*spawned)
+
+        assert run_virtual(main()) == [9, 8, 32, 2]
+
+    def test_other_awaitables(self, make):
+        async def main():
+            async with make() as scheduler:
+                future = asyncio.get_running_loop().create_future()
+                future.set_result("future")
+                return await asyncio.gather(
+                    *(scheduler.spawn(50, given) for given in (Later(), future))
+                )
+
+        assert run_virtual(main()) == ["later", "future"]
+
+    def test_all_keywords_go_to_the_function(self, make):
+        async def main():
+            async def keywords(**given):
+                return given
+
+            async with make() as scheduler:
+                given = {"priority": 1, "timeout": 2, "name": 3, "work": 4, "self": 5}
+                return await scheduler.spawn(50, keywords, **given) == given
+
+        assert run_virtual(main())
+
+    def test_the_works_own_exception(self, make):
+        async def fail(error):
+            await asyncio.sleep(0)
+            raise error
+
+        async def main():
+            async with make() as scheduler:
+                error = KeyError("as it is")
+                future = scheduler.spawn(50, fail, error)
+                with pytest.raises(KeyError) as caught:
+                    await future
+                assert caught.value is error
+                assert scheduler.stats().total_failed == 1
+                assert await usable(scheduler, 2)
+
+        run_virtual(main())
+
+
+def test_queued_work_has_no_task_of_its_own():
+    async def main():
+        async with Scheduler.bounded(max_concurrency=2) as scheduler:
+            busy = Busy(scheduler, 2)
+            await ticks()
+            tasks = others()
+            queued = [scheduler.spawn(50, double, number) for number in range(1000)]
+            await ticks()
+            assert others() == tasks
+            assert len(tasks) <= 2
+            await busy.release()
+            assert await asyncio.gather(*queued) == [number * 2 for number in range(1000)]
+
+    run_virtual(main())
+
+
+def test_refusals_are_raised_at_the_call():
+    async def main():
+        scheduler = Scheduler.bounded(max_concurrency=1, max_queue_size=1)
+        busy = Busy(scheduler)
+        scheduler.spawn(50, int)
+        with pytest.raises(QueueFull):
+            scheduler.spawn(50, int)
+        await busy.release()
+        await scheduler.shutdown()
+        with pytest.raises(ShuttingDown):
+            scheduler.spawn(50, int)
+
+    run_virtual(main())
+
+
+class TestCancel:
+    def test_while_queued_withdraws(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+                busy = Busy(scheduler)
+                work = double(1)
+                by_object, by_function = scheduler.spawn(50, work), scheduler.spawn(50, pytest.fail)
+                assert scheduler.stats().queued_count == 2
+                assert by_object.cancel()
+                assert by_function.cancel()
+                assert by_object.cancelled()
+                assert by_function.cancelled()
+                assert closed(work)
+                stats = scheduler.stats()
+                assert (stats.queued_count, stats.total_cancelled) == (0, 2)
+                assert not by_object.cancel()  # once is enough
+                assert scheduler.stats() == stats
+                await busy.release()
+                assert balanced(scheduler.stats())
+
+        run_virtual(main())
+
+    def test_just_granted_never_begins(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+                work = double(1)
+                future = scheduler.spawn(50, work)
+                assert scheduler.stats().active_count == 1
+                assert future.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await future
+                await ticks()
+                assert closed(work)
+                assert scheduler.stats().total_cancelled == 1
+                assert balanced(scheduler.stats())
+                assert await usable(scheduler, 1)
+
+        run_virtual(main())
+
+    def test_while_running_cancels_the_work(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+                told = []
+
+                async def work():
+                    try:
+                        await asyncio.sleep(60)
+                    except asyncio.CancelledError as cancelled:
+                        told.append(cancelled.args)
+                        raise
+
+                future = scheduler.spawn(50, work)
+                waiting = scheduler.spawn(50, double, 1)
+                await ticks()
+                assert future.cancel("enough")
+                with pytest.raises(asyncio.CancelledError):
+                    await future
+                assert future.cancelled()
+                assert told == [("enough",)]
+                assert await waiting == 2
+                stats = scheduler.stats()
+                assert (stats.total_completed, stats.total_failed, stats.total_cancelled) == (2, 0, 0)
+                assert asyncio.get_running_loop().time() == 0
+
+        run_virtual(main())
+
+    def test_work_may_clean_up_and_holds_its_slot_until_it_has(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+                journal = Journal()
+
+                async def work():
+                    try:
+                        await asyncio.sleep(60)
+                    finally:
+                        await asyncio.sleep(3)
+                        journal.append("clean")
+
+                future = scheduler.spawn(50, work)
+                waiting = scheduler.spawn(50, journal.note, "next")
+                await ticks()
+                future.cancel()
+                assert not future.done()
+                await waiting
+                assert journal == ["clean", "next"]
+                assert future.cancelled()
+
+        run_virtual(main())
+
+    def test_work_may_decline(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+
+                async def stubborn():
+                    try:
+                        await asyncio.sleep(60)
+                    except asyncio.CancelledError:
+                        return "no"
+
+                future = scheduler.spawn(50, stubborn)
+                following = scheduler.spawn(50, double, 1)
+                await ticks()
+                future.cancel()
+                assert await future == "no"
+                assert await following == 2  # the cancellation did not stay with the worker
+                assert await usable(scheduler, 1)
+
+        run_virtual(main())
+
+    def test_a_cancellation_that_comes_too_late_hits_nobody(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+                loop = asyncio.get_running_loop()
+                woken = loop.create_future()
+
+                async def work():
+                    await woken
+                    future.cancel()  # in its last step
+                    return "done"
+
+                future = scheduler.spawn(50, work)
+                following = scheduler.spawn(50, double, 1)
+                await ticks()
+                woken.set_result(None)
+                assert await following == 2
+                assert future.done()
+                assert balanced(scheduler.stats())
+
+        run_virtual(main())
+
+    def test_the_one_who_awaits_the_future_may_be_cancelled(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+
+                async def caller():
+                    await scheduler.spawn(50, asyncio.sleep, 60)
+
+                running, queued = asyncio.create_task(caller()), asyncio.create_task(caller())
+                await ticks()
+                queued.cancel()
+                await ticks()
+                assert scheduler.stats().queued_count == 0
+                running.cancel()
+                await asyncio.wait([running, queued])
+                await ticks()
+                assert running.cancelled()
+                assert queued.cancelled()
+                assert balanced(scheduler.stats())
+                assert await usable(scheduler, 1)
+
+        run_virtual(main())
+
+    def test_wait_for_and_gather_treat_the_future_as_any_other(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=2) as scheduler:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(scheduler.spawn(50, asyncio.sleep, 60), 1)
+                assert asyncio.get_running_loop().time() == 1
+                future = scheduler.spawn(50, asyncio.sleep, 5, "shielded")
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(future), 1)
+                assert await future == "shielded"
+                assert balanced(scheduler.stats())
+
+        run_virtual(main())
+
+    def test_work_that_cancels_itself_ends_cancelled_and_the_worker_lives(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+
+                async def give_up():
+                    raise asyncio.CancelledError
+
+                future, following = scheduler.spawn(50, give_up), scheduler.spawn(50, double, 1)
+                with pytest.raises(asyncio.CancelledError):
+                    await future
+                assert await following == 2
+                assert scheduler.stats().total_completed == 2
+
+        run_virtual(main())
+
+
+class TestContext:
+    def test_the_spawners_variables_are_seen_as_they_were_at_the_call(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+
+                async def read():
+                    await asyncio.sleep(0)
+                    return current.get()
+
+                spawned = []
+                for name in ("a", "b", "c"):
+                    current.set(name)
+                    spawned.append(scheduler.spawn(50, read))
+                    spawned.append(scheduler.spawn(50, read()))
+                    spawned.append(scheduler.spawn(50, current.get))
+                current.set("later")
+                return await asyncio.gather(*spawned)
+
+        assert run_virtual(main()) == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
+
+    def test_what_work_sets_reaches_nobody_else(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+
+                async def change(name):
+                    before = current.get()
+                    current.set(name)
+                    await asyncio.sleep(0)
+                    assert current.get() == name
+                    return before
+
+                spawned = [scheduler.spawn(50, change, name) for name in ("a", "b", "c")]
+                spawned.append(scheduler.spawn(50, current.set, "d"))
+                spawned.append(scheduler.spawn(50, current.get))
+                *befores, _, last = await asyncio.gather(*spawned)
+                assert befores == ["nobody"] * 3
+                assert last == current.get() == "nobody"
+
+        run_virtual(main())
+
+    def test_tasks_made_inside_inherit_the_context(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+
+                async def child():
+                    return current.get()
+
+                async def work():
+                    current.set("inside")
+                    return await asyncio.create_task(child())
+
+                return await scheduler.spawn(50, work)
+
+        assert run_virtual(main()) == "inside"
+
+
+class TestInside:
+    """What work may do, it may do when spawned."""
+
+    def test_a_timeout(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+
+                async def work():
+                    with pytest.raises(TimeoutError):
+                        async with asyncio.timeout(1):
+                            await asyncio.sleep(60)
+                    await asyncio.sleep(1)
+                    return "in time"
+
+                future, following = scheduler.spawn(50, work), scheduler.spawn(50, double, 1)
+                assert await future == "in time"
+                assert await following == 2
+                assert asyncio.get_running_loop().time() == 2
+
+        run_virtual(main())
+
+    def test_a_task_group_that_fails(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+
+                async def fail():
+                    await asyncio.sleep(1)
+                    raise KeyError
+
+                async def work():
+                    async with asyncio.TaskGroup() as group:
+                        group.create_task(asyncio.sleep(60))
+                        group.create_task(fail())
+
+                future, following = scheduler.spawn(50, work), scheduler.spawn(50, double, 1)
+                with pytest.raises(ExceptionGroup):
+                    await future
+                assert await following == 2
+                assert asyncio.get_running_loop().time() == 1
+
+        run_virtual(main())
+
+    def test_a_task_group_that_is_cancelled_from_outside(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+                ended = []
+
+                async def child():
+                    try:
+                        await asyncio.sleep(60)
+                    finally:
+                        ended.append(True)
+
+                async def work():
+                    async with asyncio.TaskGroup() as group:
+                        group.create_task(child())
+                        group.create_task(child())
+
+                future, following = scheduler.spawn(50, work), scheduler.spawn(50, double, 1)
+                await ticks()
+                future.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await future
+                assert ended == [True, True]
+                assert await following == 2
+
+        run_virtual(main())
+
+    def test_more_spawning(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+
+                async def parent():
+                    return scheduler.spawn(50, double, 1)
+
+                return await (await scheduler.spawn(50, parent))
+
+        assert run_virtual(main()) == 2
+
+
+class TestHardEnds:
+    @pytest.mark.parametrize("spawned", [True, False])
+    def test_stop_iteration_is_an_error_like_another(self, spawned):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+
+                def stop():
+                    raise StopIteration(1)
+
+                async def stop_async():
+                    raise StopIteration(1)
+
+                for work in (stop, stop_async):
+                    ask = scheduler.spawn if spawned else scheduler.submit
+                    with pytest.raises(RuntimeError, match="StopIteration"):
+                        await ask(50, work)
+                assert balanced(scheduler.stats())
+                assert scheduler.stats().total_failed == 2
+                assert await usable(scheduler, 1)
+
+        run_virtual(main())
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+    def test_an_interrupt_stops_the_loop_and_no_slot_is_lost(self, error):
+        """As with any task it leaves `run`; what was queued runs if the loop goes on."""
+
+        def interrupt():
+            raise error
+
+        async def main():
+            futures.append(scheduler.spawn(50, interrupt))
+            futures.append(scheduler.spawn(50, double, 1))
+            await asyncio.sleep(60)
+
+        async def go_on():
+            assert await futures[1] == 2
+            assert isinstance(futures[0].exception(), error)
+            assert await usable(scheduler, 1)
+            await scheduler.shutdown()
+            return scheduler.stats()
+
+        futures: list[asyncio.Future] = []
+        scheduler = Scheduler.bounded(max_concurrency=1)
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(main())
+        with pytest.raises(error):
+            loop.run_until_complete(task)
+        assert balanced(loop.run_until_complete(go_on()))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            loop.run_until_complete(task)
+        loop.close()
+
+    def test_a_loop_that_ends_takes_running_and_queued_work_with_it(self):
+        works = [double(number) for number in range(3)]
+        scheduler = Scheduler.bounded(max_concurrency=1)
+
+        async def main():
+            scheduler.spawn(50, asyncio.sleep, 60)
+            for work in works:
+                scheduler.spawn(50, work)
+            await ticks()
+
+        run_virtual(main())
+        gc.collect()
+        assert all(closed(work) for work in works)
+        assert balanced(scheduler.stats())
+
+    def test_an_exception_nobody_asks_for_is_reported(self):
+        async def main():
+            reported = []
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+                scheduler.spawn(50, lambda: 1 / 0)
+                await ticks()
+                gc.collect()
+            assert [type(error) for error in reported] == [ZeroDivisionError]
+
+        run_virtual(main())
+
+
+def test_work_that_never_waits_lets_others_in():
+    """Workers hand work over without a trip through the loop, but not without end."""
+
+    async def main():
+        async with Scheduler.bounded(max_concurrency=1) as scheduler:
+            done = 0
+
+            def work():
+                nonlocal done
+                done += 1
+
+            for _ in range(10_000):
+                scheduler.spawn(50, work)
+            gaps = []
+            last = 0
+            while done < 10_000:
+                await asyncio.sleep(0)
+                gaps.append(done - last)
+                last = done
+            return max(gaps)
+
+    assert run_virtual(main()) <= 200
+
+
+def test_workers_end_when_there_is_nothing_to_do():
+    async def main():
+        scheduler = Scheduler.bounded(max_concurrency=4)
+        await asyncio.gather(*(scheduler.spawn(50, double, 1) for _ in range(20)))
+        await ticks()
+        assert not others()
+        assert await scheduler.spawn(50, double, 2) == 4
+
+    run_virtual(main())
+
+
+def test_explain_says_why_spawned_work_waits():
+    async def main():
+        async with Scheduler.bounded(max_concurrency=1) as scheduler:
+            busy = Busy(scheduler)
+            waiting = scheduler.spawn(20, int)
+            assert "all 1 slots are in use" in str(scheduler.explain(waiting))
+            await busy.release()
+
+    run_virtual(main())
