@@ -86,6 +86,42 @@ class Steady:
         self.now = now
         return took / self.tickets * 1e6
 
+    def empty(self) -> None:
+        """Let the tickets go."""
+        self.gate = None
+        self.running.clear()
+
+
+class Withdrawing(Steady):
+    """Tickets arrive and leave again from the middle of the queue."""
+
+    def drive(self, gate: Gate, tickets: Iterator[Ticket]) -> float:
+        made, now = list(tickets), self.now
+        began = process_time()
+        for ticket in made:
+            gate.offer(ticket, now)
+        for ticket in made:
+            gate.withdraw((ticket,), now)
+        return (process_time() - began) / self.tickets * 1e6
+
+
+class Expiring(Steady):
+    """Tickets arrive and wait too long, each with a limit of its own."""
+
+    def drive(self, gate: Gate, tickets: Iterator[Ticket]) -> float:
+        made, now = list(tickets), self.now
+        for i, ticket in enumerate(made):
+            ticket.wait_until = now + 1 + i * self.shape.step
+        began = process_time()
+        for ticket in made:
+            gate.offer(ticket, now)
+        while (at := gate.next_wakeup(now)) < inf:
+            now = at
+            gate.advance(now)
+        took = process_time() - began
+        self.now = now
+        return took / self.tickets * 1e6
+
 
 def tables(sizes: Sizes) -> Iterator[Table]:
     yield contended(sizes, making=False)
@@ -151,13 +187,13 @@ def uncontended(sizes: Sizes) -> Table:
 def scaling(sizes: Sizes) -> Table:
     """What a ticket costs as more and more wait.  The targets at the largest size are those of the issue."""
     fewest, most = f"{sizes.scale[0]:,}", f"{sizes.scale[-1]:,}"
-    rows: dict[str, Callable[[int], Measure]] = {
+    rows: dict[str, Callable[[int], Steady]] = {
         name: lambda n, shape=shape: Steady(shape, n, sizes.tickets)  # type: ignore[misc]
         for name, shape in SHAPES.items()
         if "starved" not in name
     }
-    rows["Aging, offer and withdraw"] = lambda n: withdrawing(n, sizes.tickets)
-    rows["Aging, offer and expire"] = lambda n: expiring(n, sizes.tickets)
+    rows["Aging, offer and withdraw"] = lambda n: Withdrawing(SHAPES["Aging"], n, sizes.tickets)
+    rows["Aging, offer and expire"] = lambda n: Expiring(SHAPES["Aging"], n, sizes.tickets)
     cases = {f"{row}, {n:,}": make(n) for row, make in rows.items() for n in sizes.scale}
     return Table(
         title=f"Gate, {fewest} to {most} waiting",
@@ -169,48 +205,9 @@ def scaling(sizes: Sizes) -> Table:
             Target(f"Aging, {most}", 5.0),
         ],
         growth=GROWTH,
+        done=lambda: [case.empty() for case in cases.values()],
         notes=["An operation that walked over what waits would grow as the columns do, 10× each."],
     )
-
-
-def withdrawing(waiting: int, tickets: int) -> Measure:
-    """Tickets arrive and leave again from the middle of the queue."""
-    steady = Steady(SHAPES["Aging"], waiting, tickets)
-
-    def measure() -> float:
-        gate = steady.gate = steady.gate or steady.fill()
-        made = [plain(i) for i in range(tickets)]
-        began = process_time()
-        for ticket in made:
-            gate.offer(ticket, 0.0)
-        for ticket in made:
-            gate.withdraw((ticket,), 0.0)
-        return (process_time() - began) / tickets * 1e6
-
-    return measure
-
-
-def expiring(waiting: int, tickets: int) -> Measure:
-    """Tickets arrive and wait too long, each with a limit of its own."""
-    steady = Steady(SHAPES["Aging"], waiting, tickets)
-
-    def measure() -> float:
-        gate = steady.gate = steady.gate or steady.fill()
-        now = steady.now
-        made = [plain(i) for i in range(tickets)]
-        for i, ticket in enumerate(made):
-            ticket.wait_until = now + 1 + i * 1e-3
-        began = process_time()
-        for ticket in made:
-            gate.offer(ticket, now)
-        while (at := gate.next_wakeup(now)) < inf:
-            now = at
-            gate.advance(now)
-        took = process_time() - began
-        steady.now = now
-        return took / tickets * 1e6
-
-    return measure
 
 
 def filled_and_drained(sizes: Sizes) -> Table:

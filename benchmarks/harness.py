@@ -50,6 +50,7 @@ class Table:
     columns: Sequence[str] = ()
     growth: float = 0.0
     at_most: int = 1000  # rounds; for cases that take long and vary little
+    done: Callable[[], object] | None = None  # lets go of what the cases keep from round to round
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ def run(table: Table, rounds: int) -> Result:
                 del values[name]
         print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
+    if table.done is not None:
+        table.done()
     gc.unfreeze()  # see gate.Steady
     return Result(table, rounds, values, errors)
 

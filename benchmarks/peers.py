@@ -131,7 +131,7 @@ PACKAGED: dict[str, Run] = {
     "aiolimiter": aiolimiter_rate,
     "aiojobs": aiojobs_scheduler,
 }
-SLOW = ("aiometer", "aiojobs")
+SLOW = ("anyio", "aiometer", "aiojobs")
 LABELS = {
     "anyio": f"anyio.CapacityLimiter({SLOTS})",
     "aiometer": f"aiometer, max_at_once={SLOTS}",

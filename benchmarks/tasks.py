@@ -147,7 +147,7 @@ def contended(
         base=SEMAPHORE,
         targets=targets,
         notes=[
-            f"{' and '.join(SLOW)} run {sizes.slow_tasks:,} tasks to save time, which favours them.",
+            f"{', '.join(SLOW)} run {sizes.slow_tasks:,} tasks to save time, which favours them.",
             "aiolimiter bounds a rate, not concurrency: nothing ever waits there.",
             *missing(),
         ],

@@ -9,7 +9,7 @@ settings.register_profile(
     deadline=None,
     print_blob=True,
     report_multiple_bugs=False,
-    suppress_health_check=[HealthCheck.too_slow]
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("ci", settings.get_profile("home"), derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "home")

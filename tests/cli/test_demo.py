@@ -185,7 +185,7 @@ def test_a_very_narrow_terminal_will_do():
     assert all(len(line) <= 20 for line in done.stdout.splitlines())
 
 
-@pytest.mark.parametrize("width", [1, 2, 20, 71, 72, 80, 200])
+@pytest.mark.parametrize("width", [1, 2, 20, 79, 80, 100, 200])
 def test_screen_and_summary_can_be_drawn_at_any_width(width):
     halves = virtual_halves(2, 1)
     console = Console(width=width, file=io.StringIO(), color_system=None)

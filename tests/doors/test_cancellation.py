@@ -366,7 +366,7 @@ async def storm(scheduler, count, seed):
     return sum(1 for future in asked if future.cancelled())
 
 
-@pytest.mark.parametrize("count", [3_000, pytest.param(120_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3_000, pytest.param(115_000, marks=pytest.mark.slow)])
 def test_a_storm_of_cancellations(count):
     async def main():
         async with Scheduler.bounded(max_concurrency=4) as scheduler:
@@ -375,7 +375,7 @@ def test_a_storm_of_cancellations(count):
             assert balanced(stats)
             # Tasks cancelled before their first step have not come to the door at all.
             assert stats.total_submitted > count * 0.7
-            assert cancelled > count * 0.6
+            assert cancelled > count * 0.87
             assert stats.total_cancelled > count * 0.2
             assert not scheduler._gate.owners
             assert await usable(scheduler, 4)

@@ -14,6 +14,7 @@ from fairlead.capacities import TokenBucket
 from fairlead.observe import Health, Verdict, app
 from fairlead.observe.health import MOST_SAMPLES
 from fairlead.observe.negotiation import chosen, ranges_of
+from fairlead.tasks import ThreadScheduler
 from fairlead.testing import ManualClock, run_virtual
 
 PROMETHEUS_2 = (
@@ -500,6 +501,17 @@ def test_steady_growth_is_a_warning_once_it_exceeds_what_may_run(most, status):
     watch(story, max_concurrency=most)
 
 
+def test_three_samples_are_too_few_to_call_growth_steady():
+    async def story(pool):
+        found = []
+        for _ in range(3):
+            pool.hold(10)
+            found.append(pool.after(1).status)
+        assert found == ["healthy", "healthy", "warning"]  # the third call has four samples
+
+    watch(story, max_concurrency=2)
+
+
 def test_growth_with_a_dip_is_not_steady():
     async def story(pool):
         pool.hold(2)
@@ -542,9 +554,7 @@ def test_a_queue_at_four_fifths_of_its_limit_is_a_warning_and_at_its_limit_unhea
             found.append((verdict.indicators["queuedCount"], verdict.status))
         assert found == [(7, "healthy"), (8, "warning"), (9, "warning"), (10, "unhealthy")]
         reasons = pool.health.verdict().reasons
-        assert [reason[:35] for reason in reasons] == [
-            "the queue is full (10/10 waiting), "
-        ]
+        assert [reason[:35] for reason in reasons] == ["the queue is full (10/10 waiting), "]
 
     watch(story, max_concurrency=20, max_queue_size=10)
 
@@ -724,3 +734,15 @@ def test_anything_with_stats_can_be_watched():
     response = asyncio.run(ask(application, "/healthz"))
     assert response.status == 503
     assert response.json()["indicators"]["refused"] == 3
+
+
+def test_a_thread_scheduler_is_shown_in_the_same_way():
+    with ThreadScheduler.bounded(max_concurrency=2, max_queue_size=5) as scheduler:
+        application = app(scheduler)
+        assert scheduler.submit(80, lambda: 42) == 42
+        shown = asyncio.run(ask(application, "/metrics")).json()["scheduler"]
+        assert (shown["totalCompleted"], shown["highPriorityCompleted"]) == (1, 1)
+        text = asyncio.run(ask(application, "/metrics", accept="text/plain")).body.decode()
+        assert samples_of(parse_text(text))["fairlead_scheduler_completed_total{tier=high}"] == 1
+        assert asyncio.run(ask(application, "/healthz")).json()["status"] == "healthy"
+    assert asyncio.run(ask(application, "/readyz")).status == 503

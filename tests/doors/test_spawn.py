@@ -164,7 +164,11 @@ class TestCancel:
                 assert told == [("enough",)]
                 assert await waiting == 2
                 stats = scheduler.stats()
-                assert (stats.total_completed, stats.total_failed, stats.total_cancelled) == (2, 0, 0)
+                assert (stats.total_completed, stats.total_failed, stats.total_cancelled) == (
+                    2,
+                    0,
+                    0,
+                )
                 assert asyncio.get_running_loop().time() == 0
 
         run_virtual(main())

@@ -23,7 +23,11 @@ def test_a_turn_holds_a_slot_for_the_length_of_the_block(make):
                 async with scheduler.turn(20):
                     raise KeyError
             stats = scheduler.stats()
-            assert (stats.active_count, stats.total_failed, stats.low_priority_completed) == (0, 1, 1)
+            assert (stats.active_count, stats.total_failed, stats.low_priority_completed) == (
+                0,
+                1,
+                1,
+            )
             assert timers() == 0
 
     run_virtual(main())
@@ -144,7 +148,9 @@ def test_a_turn_that_was_never_entered_holds_nothing():
     run_virtual(main())
 
 
-@pytest.mark.parametrize("timeout", ["5", "-5s", -1, float("nan"), float("inf"), True, "٣٠s", b"5s"])
+@pytest.mark.parametrize(
+    "timeout", ["5", "-5s", -1, float("nan"), float("inf"), True, "٣٠s", b"5s"]
+)
 def test_a_bad_timeout_is_an_error_that_names_it(timeout):
     async def main():
         async with Scheduler.bounded(max_concurrency=1) as scheduler:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TITLES = {"fifo": "Plain FIFO", "fairlead": "Fairlead"}
 COLORS = {"system": "magenta", "interactive": "cyan", "default": "green", "bulk": "yellow"}
-NARROW = 72  # columns; below this a table would be cut, so kinds are listed instead
+NARROW = 80  # columns; below this a table would be cut, so kinds are listed instead
 REFRESHES = 8  # per second
 
 

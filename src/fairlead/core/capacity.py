@@ -54,6 +54,7 @@ class Capacity:
     name = "capacity"
     scoped = False  # does scopes() ever name one?
     watches = False  # does it want enter() and leave()?
+    full = False  # did the last admission leave room for nobody?
     opened: list[
         Hashable
     ]  # scopes that gained room since the gate last looked; FULL in it: any scope
@@ -75,6 +76,13 @@ class Capacity:
     def take(self, ticket: Ticket, now: float) -> bool | None:
         """Take the room; `refusal` has just returned None.  May return True to say that now it is FULL."""
         raise NotImplementedError
+
+    def admit(self, ticket: Ticket, now: float) -> Hashable | None:
+        """Refuse or take in one step: `refusal`, and if there is none, `take`."""
+        refusal = self.refusal(ticket, now)
+        if refusal is None:
+            self.full = self.take(ticket, now) is True
+        return refusal
 
     def give(self, ticket: Ticket, now: float) -> None:
         """Give back what lasts as long as the work does."""

@@ -72,7 +72,7 @@ class Dispatcher:
             while (at := self.next_wakeup(self.now)) < now:
                 self.now = max(at, self.now)
                 self._settle(self.now, changed)
-        self.now = max(now, self.now)
+        self.now = max(self.now, now)  # in this order: what is no time at all is no step
         return changed
 
     def _settle(self, now: float, changed: list[Ticket]) -> None:
@@ -247,9 +247,9 @@ class Dispatcher:
                 if closed.get(scope, ticket) is not ticket:
                     return scope
         capacity = self.capacity
-        refusal = capacity.refusal(ticket, now)
+        refusal = capacity.admit(ticket, now)
         if refusal is None:
-            self._full = capacity.take(ticket, now) is True
+            self._full = capacity.full
             self._admitted = ticket
             return None
         if refusal is NEVER:
@@ -270,7 +270,7 @@ class Dispatcher:
     def _expect(self, refusal: Hashable, ticket: Ticket, now: float) -> None:
         at = self.capacity.ready_at(ticket, now, refusal)
         if at < inf:
-            self._scopes.expect(refusal, at, ticket, now)
+            self._scopes.expect(refusal, at, now)
             self.due = min(self.due, self._scopes.soonest())
 
     def _undo(self, now: float, changed: list[Ticket]) -> None:

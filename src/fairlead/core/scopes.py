@@ -15,19 +15,21 @@ if TYPE_CHECKING:
 class Scopes:
     """Who closed which scope, and one timer per scope that refused somebody."""
 
-    __slots__ = ("_timer_of", "_timers", "closed")
+    __slots__ = ("_count", "_timer_of", "_timers", "closed")
 
     def __init__(self) -> None:
         self.closed: dict[Hashable, Ticket] = {}
         self._timers: list[tuple[float, int, Hashable]] = []
+        self._count = 0  # tells timers of one instant apart, so that scopes are never compared
         self._timer_of: dict[Hashable, float] = {}
 
-    def expect(self, scope: Hashable, at: float, ticket: Ticket, now: float) -> None:
+    def expect(self, scope: Hashable, at: float, now: float) -> None:
         """Set the timer of a scope, unless an earlier one is set."""
         if at < self._timer_of.get(scope, inf):
             at = max(at, nextafter(now, inf))  # one that says "now" and refuses must not stop time
             self._timer_of[scope] = at
-            heappush(self._timers, (at, ticket.seq, scope))
+            self._count += 1
+            heappush(self._timers, (at, self._count, scope))
 
     def soonest(self) -> float:
         return self._timers[0][0] if self._timers else inf

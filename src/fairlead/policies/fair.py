@@ -112,7 +112,7 @@ class FairQueue(Policy):
         self._weight = 0.0
         self._fresh = FRESH
         self._turn = 0
-        self._timed: dict[Flow, None] = {}
+        self._timed: dict[Flow, float] = {}  # when to ask, though no scope has opened
         self._refused: list[Hashable] = []
         self._stopped = False
         self._admit: Admit | None = None
@@ -145,7 +145,7 @@ class FairQueue(Policy):
             weight = self._weights.get(key, self._default_weight)
             flow = self._flows[key] = Flow(key, self._fresh, self._inside(key), weight)
             if flow.queue.timed:
-                self._timed[flow] = None
+                self._timed[flow] = inf
                 self.timed = True
         return flow
 
@@ -210,8 +210,8 @@ class FairQueue(Policy):
     def pick(self, admit: Admit, now: float) -> Ticket | None:
         self._admit = admit
         self._stopped = False
-        for flow in self._timed:
-            if flow.entry is None and flow.queue and flow.queue.wakes_at(now) <= now:
+        for flow, at in self._timed.items():
+            if at <= now and flow.entry is None and flow.queue:
                 self._join(flow, 0)
         while (flow := self._first()) is not None:  # type: ignore[assignment]
             ticket = flow.queue.pick(self._asker, now)
@@ -219,21 +219,23 @@ class FairQueue(Policy):
                 self._note_refusals(flow, now)
             if ticket is not None:
                 self._size -= 1
-                self._serve(flow, ticket.cost)
+                self._serve(flow, ticket.cost, now)
                 return ticket
             if self._stopped:
                 return None
+            if flow in self._timed:
+                self._timed[flow] = flow.queue.wakes_at(now)
             self._leave(flow)
         return None
 
-    def _serve(self, flow: Flow, cost: float) -> None:
+    def _serve(self, flow: Flow, cost: float, now: float) -> None:
         self._served = start = flow.start
         if start > self._clock:
             self._clock = start
         flow.start = start + cost / flow.weight
         self._turn = flow.number = self._turn + 1
         if not flow.queue:
-            flow.waits.clear()
+            self._wait_no_more(flow, now)
             self._leave(flow)
         self._advance(cost)
         passed = self._passed
@@ -298,13 +300,18 @@ class FairQueue(Policy):
         if not group:
             del self._groups[scope]
 
+    def _wait_no_more(self, flow: Flow, now: float) -> None:
+        for scope in flow.waits:
+            flow.queue.open(scope, now)
+        flow.waits.clear()
+
     def remove(self, ticket: Ticket, now: float) -> None:
         flow = self._flows[self._key(ticket)]
         flow.queue.remove(ticket, now)
         self._size -= 1
         if not flow.queue:
             woken, flow.woken = flow.woken, []
-            flow.waits.clear()
+            self._wait_no_more(flow, now)
             if flow.entry is not None:
                 self._leave(flow)
             elif not flow.counted:
