@@ -20,13 +20,13 @@ from fairlead.tasks import Dag, Priority, Scheduler, SharedPool, ThreadScheduler
 __version__ = "0.1.0"
 
 __all__ = [
-    "FIFO",
     "Aging",
     "Both",
     "Capacity",
     "Classes",
     "ConfigError",
     "Dag",
+    "FIFO",
     "FairQueue",
     "FairleadError",
     "Gate",

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import os
 import subprocess
 import sys
 import textwrap
@@ -85,7 +84,7 @@ def test_the_message_shows_what_was_given_at_a_bearable_length():
     run_virtual(main())
 
 
-@pytest.mark.parametrize("given", [10**5000, -(10**5000)])
+@pytest.mark.parametrize("given", [10**5000, -(10**5000)], ids=["far above", "far below"])
 def test_a_number_too_long_to_print_is_clamped_like_another(given):
     async def main():
         async with Scheduler.bounded(1) as scheduler:
@@ -253,7 +252,6 @@ class TestAnotherLoopOrThread:
         for make in MAKERS.values():
             assert make().stats().total_submitted == 0
 
-    @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
     def test_a_fork_after_the_start_is_told_apart(self):
         """Neither twin may hang or run the parent's work in the child."""
         program = """
@@ -576,6 +574,10 @@ def test_settings_are_checked_under_python_o():
         "print(asyncio.run(main()))\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-O", "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-O", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert ran.stdout == "8\n"

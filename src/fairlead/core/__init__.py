@@ -8,19 +8,19 @@ from fairlead.core.ticket import Outcome, QueueLimit, State, Ticket
 from fairlead.core.trace import Recorder, replay
 
 __all__ = [
-    "FULL",
-    "NEVER",
-    "STOP",
     "Capacity",
     "Change",
     "Explanation",
+    "FULL",
     "Gate",
     "Halt",
     "Hold",
+    "NEVER",
     "Outcome",
     "Policy",
     "QueueLimit",
     "Recorder",
+    "STOP",
     "State",
     "Ticket",
     "replay",

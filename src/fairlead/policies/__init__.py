@@ -6,4 +6,4 @@ from fairlead.policies.fair import FairQueue
 from fairlead.policies.fifo import FIFO
 from fairlead.policies.planner import Planner
 
-__all__ = ["FIFO", "Aging", "Classes", "FairQueue", "Level", "Planner"]
+__all__ = ["Aging", "Classes", "FIFO", "FairQueue", "Level", "Planner"]

@@ -117,6 +117,17 @@ class Aging(Policy):
         """Count the promotions, steps of +10, a ticket has gained by waiting."""
         return int((self.effective(ticket, now) - ticket.priority) // STEP)
 
+    def promotions(self, now: float) -> int:
+        """Count the steps gained by all who wait: a look at those who have gained any, none at the others."""
+        total = 0
+        for lane in self._lanes.values():
+            for ticket in lane:
+                steps = self.steps(ticket, now)
+                if not steps:
+                    break  # a lane is in order of arrival
+                total += steps
+        return total
+
     def push(self, ticket: Ticket, now: float) -> None:
         scopes = ticket.scopes
         name = (ticket.priority, scopes) if scopes else ticket.priority

@@ -49,8 +49,7 @@ class Door:
         count, policy, capacity = self._count, self._policy, self._core.capacity
         promotions = count.promotions
         if self._aging is not None:
-            now = self._clock()
-            promotions += sum(self._aging.steps(ticket, now) for ticket in policy)
+            promotions += self._aging.promotions(self._clock())
         elif isinstance(policy, Classes):
             promotions = policy.promotions
         low, _, high = count.completed

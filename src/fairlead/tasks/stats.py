@@ -18,7 +18,7 @@ BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 @dataclass(frozen=True, slots=True)
 class WaitHistogram:
-    """Waits of one tier, in seconds: how many fell at or below each bound (the last is without bound)."""
+    """Waits of one tier, in seconds: how many fell in each bucket, up to its bound and above the one before."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]

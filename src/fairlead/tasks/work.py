@@ -15,7 +15,7 @@ from math import inf
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from fairlead.core.ticket import RUNNING, WAITING, Outcome, Ticket
+from fairlead.core.ticket import RUNNING, WAITING, WITHDRAWN, Outcome, Ticket
 from fairlead.errors import PolicyError
 from fairlead.tasks.priority import TIER_OF
 from fairlead.tasks.stats import BOUNDS
@@ -62,6 +62,8 @@ class Work(_TicketAndFuture):
         self._forget()
         if not self.done():
             self.set_exception(self.door._refusal(self))
+            if self.state is WITHDRAWN:
+                self.exception()  # who aborts a scheduler knows; nobody need be told by a log
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Withdraw work that waits; cancel work that runs, and be done when it has ended, as a task is."""
