@@ -95,7 +95,7 @@ def run(table: Table, rounds: int) -> Result:
     print(file=sys.stderr)
     if table.done is not None:
         table.done()
-    gc.unfreeze()  # see gate.Steady
+    gc.unfreeze()  # see steady.py
     return Result(table, rounds, values, errors)
 
 

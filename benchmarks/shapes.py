@@ -43,9 +43,9 @@ def slots(policy: Callable[[], Policy]) -> Callable[[], Gate]:
     return lambda: Gate(policy(), Slots(SLOTS))
 
 
-def by_key(keys: int) -> Callable[[], Gate]:
-    """One token a second for each key: `keys` tickets a second in all."""
-    return lambda: Gate(FIFO(), TokenBucket(1.0, burst=1.0, by=attrgetter("tenant")))
+def by_key() -> Gate:
+    """One token a second for each key: FLOWS tickets a second in all."""
+    return Gate(FIFO(), TokenBucket(1.0, burst=1.0, by=attrgetter("tenant")))
 
 
 def reserved() -> Gate:
@@ -85,6 +85,6 @@ SHAPES: dict[str, Shape] = {
     FAIR: Shape(slots(FairQueue), of_tenant),
     "Classes of FairQueues": Shape(slots(lambda: classes(FairQueue)), of_class),
     NESTED: Shape(slots(lambda: classes(lambda: FairQueue(inside=Aging))), of_class),
-    f"TokenBucket for each of {FLOWS} keys": Shape(by_key(FLOWS), of_tenant, step=1 / FLOWS),
+    f"TokenBucket for each of {FLOWS} keys": Shape(by_key, of_tenant, step=1 / FLOWS),
 }
 PLANNER = Shape(slots(earliest_deadline), dated)

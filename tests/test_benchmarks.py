@@ -12,6 +12,7 @@ from benchmarks import gate, harness, memory, peers, tasks
 from benchmarks.harness import HEAP, Result, Table, Target
 from benchmarks.report import markdown, plain, summary
 from benchmarks.sizes import Sizes
+from benchmarks.steady import Steady
 
 TINY = Sizes(
     tasks=40,
@@ -50,7 +51,7 @@ def test_every_case_of_a_suite_runs(suite):
 
 def test_every_gate_is_as_full_as_its_table_says():
     for table in gate.tables(TINY):
-        steady = [case for case in table.cases.values() if isinstance(case, gate.Steady)]
+        steady = [case for case in table.cases.values() if isinstance(case, Steady)]
         for case in steady:
             case()
             assert case.gate is not None

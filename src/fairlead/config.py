@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+MOST_SLOTS = 1_000_000
+MOST_WAITING = 1_000_000_000
 EXAMPLES = '"500ms", "30s", "1h30m" or a number of seconds'
 
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|min|s|m|h|d)", re.IGNORECASE | re.ASCII)
@@ -26,7 +28,10 @@ _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 
 def shown(value: Any) -> str:
     """Show a value as it was received, escaped and cut to a length a line can bear."""
-    text = ascii(value)
+    try:
+        text = ascii(value)
+    except Exception:  # an integer of 5,000 digits, a __repr__ that fails
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -54,7 +59,7 @@ def seconds(value: Any, name: str, *, zero: bool = False) -> float:
     return read
 
 
-def whole(value: Any, name: str, least: int, most: int = 1_000_000) -> int:
+def whole(value: Any, name: str, least: int, most: int = MOST_SLOTS) -> int:
     """Read a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ConfigError(f"{name} must be a whole number from {least} to {most}; got {shown(value)}")
@@ -75,18 +80,18 @@ class SchedulerSettings(NamedTuple):
         environ = os.environ if environ is None else environ
         prefix = "FAIRLEAD_SCHEDULER_"
 
-        def number(name: str, default: int, least: int) -> int:
+        def number(name: str, default: int, least: int, most: int = MOST_SLOTS) -> int:
             text = environ.get(prefix + name)
             if text is None:
                 return default
             if not re.fullmatch(r"-?[0-9]{1,18}", text.strip(), re.ASCII):
                 raise ConfigError(f"{prefix}{name} must be a whole number; got {shown(text)}")
-            return whole(int(text), prefix + name, least)
+            return whole(int(text), prefix + name, least, most)
 
         timeout = environ.get(prefix + "STARVATION_TIMEOUT")
         return cls(
             enabled=environ.get(prefix + "ENABLED", "").strip().lower() in {"true", "1", "yes"},
             max_concurrency=number("MAX_CONCURRENCY", 16, 1),
-            max_queue_size=number("MAX_QUEUE_SIZE", 0, 0),
+            max_queue_size=number("MAX_QUEUE_SIZE", 0, 0, MOST_WAITING),
             starvation_timeout=30.0 if timeout is None else seconds(timeout, prefix + "STARVATION_TIMEOUT"),
         )

@@ -148,7 +148,7 @@ def test_a_late_timer_changes_no_verdict(seed: int):
 class Forgetful(Gate):
     """The mutant: things due before now happen at now."""
 
-    def _arrive(self, now: float) -> list[Ticket]:
+    def _arrive(self, now: float, own: Ticket | None = None) -> list[Ticket]:
         self.now = max(now, self.now)
         return []
 

@@ -60,10 +60,10 @@ def random_mix(seed: int, *, flows: int, bursts: int, changing: bool = False) ->
             cost = float(rng.choice((sizes[kind], rng.randint(1, sizes[kind]))))
             gives_up_at = at + patience * scale * rng.random() if rng.random() < 0.2 else inf
             arrivals.append(Arrival(at, flow, cost, gives_up_at))
-    changes = []
-    if changing:
-        for _ in range(rng.randint(1, 6)):
-            changes.append((at * rng.random(), rng.randrange(flows), float(rng.randint(1, 1000))))
+    changes = [
+        (at * rng.random(), rng.randrange(flows), float(rng.randint(1, 1000)))
+        for _ in range(rng.randint(1, 6) if changing else 0)
+    ]
     return Mix(weights, arrivals, sorted(changes))
 
 

@@ -77,7 +77,8 @@ class GateMachine(RuleBasedStateMachine):
 
     @initialize(data=st.data(), reserve_after=st.sampled_from((inf, inf, 0.0, 3.0)))
     def open_gate(self, data, reserve_after: float) -> None:
-        policy = self.policies[data.draw(st.sampled_from(sorted(self.policies)), "policy")]
+        self.policy_name = data.draw(st.sampled_from(sorted(self.policies)), "policy")
+        policy = self.policies[self.policy_name]
         capacity = self.capacities[data.draw(st.sampled_from(sorted(self.capacities)), "capacity")]
         self.fresh = lambda gate_type: gate_type(policy(), capacity(), reserve_after=reserve_after)
         self.gate: Any = self.fresh(self.gate_type)
@@ -108,6 +109,11 @@ class GateMachine(RuleBasedStateMachine):
                 if ticket.state is State.EVICTED and before[ticket] is not State.EVICTED
             ]
             assert len(evicted) <= 1, f"one verb evicted {evicted}"
+            for victim in evicted:
+                assert any(
+                    claim.rank > victim.rank and claim.pool == victim.pool
+                    for claim in self.gate._claims
+                ), f"{victim!r} was evicted for {list(self.gate._claims)}"
 
     def check_room(self, started: list[Ticket]) -> None:
         """Counted from the holders: what has just started stands within every limit."""
@@ -139,8 +145,13 @@ class GateMachine(RuleBasedStateMachine):
                     )
 
     def check_order(self, started: list[Ticket]) -> None:
-        """Equals start in order of arrival, promotions (which pass reservations) aside."""
+        """Equals start in order of arrival, promotions (which pass reservations) aside; in one line, all do."""
         waiting = self.waiting()
+        if "fifo" in self.policy_name and not self.gate.capacity.scoped:
+            for ticket in started:
+                assert all(ticket.seq < other.seq for other in waiting), (
+                    f"{ticket!r} jumped the line"
+                )
         for ticket in started:
             if not ticket.promoted:
                 for other in waiting:
@@ -238,12 +249,13 @@ class GateMachine(RuleBasedStateMachine):
             return
         self.let_go()
         told = {ticket.key: verdict(ticket) for ticket in self.gate._numbers}
-        for name, again in (
-            ("as it was", replayed(self.gate.entries, self.fresh(Gate))),
-            ("with a punctual timer", replayed(self.gate.entries, self.fresh(Punctual))),
-            ("with idle looks", replayed(self.gate.entries, self.fresh(Restless))),
-        ):
-            assert again == told, f"replayed {name}"
+        again = {"as it was": Gate, "with a punctual timer": Punctual, "with idle looks": Restless}
+        if "aging" in self.policy_name:
+            # Aging reorders by itself, at the ceiling.  Behind a refusal that stops everybody, a ticket that
+            # comes to the head so and fits is seen by the next verb, not by a timer of its own.
+            del again["with idle looks"]
+        for name, gate_type in again.items():
+            assert replayed(self.gate.entries, self.fresh(gate_type)) == told, f"replayed {name}"
 
     def let_go(self) -> None:
         """Make room for everything: every ticket ends, and nothing is left behind."""
@@ -284,21 +296,21 @@ def replayed(entries: Sequence[tuple[Any, ...]], gate: Gate) -> dict[object, tup
 class Punctual(Gate):
     """Has its timer fire at every wake-up, before any later verb."""
 
-    def _arrive(self, now: float) -> list[Ticket]:
+    def _arrive(self, now: float, own: Ticket | None = None) -> list[Ticket]:
         changed = []
         while (at := self.next_wakeup(self.now)) < now:
             changed += super()._arrive(at)
             self._settle(self.now, changed)
-        return changed + super()._arrive(now)
+        return changed + super()._arrive(now, own)
 
 
 class Restless(Gate):
     """Looks in between, when nothing should happen."""
 
-    def _arrive(self, now: float) -> list[Ticket]:
+    def _arrive(self, now: float, own: Ticket | None = None) -> list[Ticket]:
         changed: list[Ticket] = []
         if -inf < self.now < now:
             for at in (self.now, (self.now + now) / 2):
                 changed += super()._arrive(at)
                 self._settle(self.now, changed)
-        return changed + super()._arrive(now)
+        return changed + super()._arrive(now, own)

@@ -22,12 +22,19 @@ def by_deadline(waiting, now):
     return sorted(waiting, key=lambda ticket: ticket.deadline)
 
 
-def levels(inside: Callable[[], Policy] = FIFO, queue_limit: int | None = None) -> list[Level]:
+def levels(inside: Callable[[], Policy] = FIFO) -> list[Level]:
     return [
-        Level("bulk", inside, queue_limit, wait_limit=60.0, starvation=4.0),
+        Level("bulk", inside, starvation=4.0),
         Level("default", inside, starvation=2.0),
-        Level("interactive", inside, wait_limit=20.0),
+        Level("interactive", inside),
     ]
+
+
+LIMITED = [
+    Level("bulk", queue_limit=1, wait_limit=60.0, starvation=4.0),
+    Level("default", starvation=2.0),
+    Level("interactive", wait_limit=20.0),
+]
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -37,7 +44,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "aging to a near ceiling": lambda: Aging(rate=10, ceiling=60),
     "key": ShortestFirst,
     "classes": lambda: Classes(*levels(), budget=2),
-    "classes with limits": lambda: Classes(*levels(queue_limit=1), limit=4),
+    "classes with limits": lambda: Classes(*LIMITED, limit=4),
     "classes of aging": lambda: Classes(*levels(Aging), budget=3),
     "classes of fair queues": lambda: Classes(*levels(lambda: FairQueue("tenant"))),
     "classes of fair queues of aging": lambda: Classes(

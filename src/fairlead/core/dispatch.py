@@ -17,7 +17,7 @@ from fairlead.core.ticket import EVICTED, EXPIRED, REFUSED, RUNNING, WAITING, Ou
 from fairlead.errors import FairleadError, PolicyError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable
 
     from fairlead.core.capacity import Capacity
     from fairlead.core.policy import Policy
@@ -52,6 +52,7 @@ class Dispatcher:
         self._evictions = Evictions()
         self._claims = self._evictions.claims
         self._hunting = False  # something changed that may give a waiting preemptor a victim
+        self._grounds: dict[Hashable, None] = {}  # the scopes in which it changed
 
     # Time
 
@@ -64,8 +65,8 @@ class Dispatcher:
             self.due = min(self.due, self.policy.wakes_at(self.now))
         return self.due
 
-    def _arrive(self, now: float) -> list[Ticket]:
-        """Bring the gate to `now`, letting what was due before happen at its own time."""
+    def _arrive(self, now: float, own: Ticket | None = None) -> list[Ticket]:
+        """Bring the gate to `now`, letting what was due before happen at its own time; tell of all but the caller's."""
         changed, self._untold = self._untold, []
         self._since = max(self.now, min(self.due, now))
         if now > self.due:
@@ -73,6 +74,8 @@ class Dispatcher:
                 self.now = max(at, self.now)
                 self._settle(self.now, changed)
         self.now = max(self.now, now)  # in this order: what is no time at all is no step
+        if own is not None and own in changed:
+            changed.remove(own)
         return changed
 
     def _settle(self, now: float, changed: list[Ticket]) -> None:
@@ -148,7 +151,7 @@ class Dispatcher:
         if ticket.wait_until < inf:
             self._remember(ticket.wait_until, ticket)
         if ticket.can_preempt:
-            self._hunting = True
+            self._rouse(ticket.scopes)
         if self._scopes.closed:
             self._reopen(ticket, now)
 
@@ -167,7 +170,7 @@ class Dispatcher:
     def _drop(self, ticket: Ticket, state: State, now: float) -> None:
         if ticket in self._claims:
             del self._claims[ticket]
-            self._hunting = True  # the room on its way to it has no taker any more
+            self._rouse(ticket.scopes)  # the room on its way to it has no taker any more
         else:
             self.policy.remove(ticket, now)
         ticket.state = state
@@ -288,7 +291,7 @@ class Dispatcher:
         self.holders[ticket] = None
         if ticket.evictable:
             self._evictions.expose(ticket)
-            self._hunting = True
+            self._rouse(ticket.scopes)
         if ticket.hold_until < inf:
             self._remember(ticket.hold_until, ticket)
 
@@ -337,22 +340,36 @@ class Dispatcher:
     # Evicting
 
     def _hunt(self, now: float, changed: list[Ticket]) -> bool:
-        """Evict at most one holder, for the head of the line, and only if that would really admit it."""
+        """Evict at most one holder, for the head of a line, and only if that would really admit it.
+
+        The head of the line is the policy's, or, where a scope is closed, the one it was closed for.
+        """
+        closed = self._scopes.closed
+        heads = [self.policy.head(now), *(closed.get(scope) for scope in self._grounds)]
         self._hunting = False
-        head = self.policy.head(now)
-        if head is None or not head.can_preempt or self.capacity.refusal(head, now) is None:
-            return False
-        victim = self._evictions.victim(head, self.capacity, now)
-        if victim is None:
-            return False
-        if victim.state is RUNNING:
-            self._evictions.shield(victim)
-            self._evictions.owed[victim] = None
-            self._tell_end(victim, changed)
-            victim.state = EVICTED
-        self.policy.remove(head, now)
-        self._claims[head] = None
-        return True
+        self._grounds.clear()
+        for head in heads:
+            if head is None or not head.can_preempt or head in self._claims:
+                continue
+            if self.capacity.refusal(head, now) is None:
+                continue  # order alone keeps it waiting
+            victim = self._evictions.victim(head, self.capacity, now)
+            if victim is None:
+                continue
+            if victim.state is RUNNING:
+                self._evictions.shield(victim)
+                self._evictions.owed[victim] = None
+                self._tell_end(victim, changed)
+                victim.state = EVICTED
+            self.policy.remove(head, now)
+            self._claims[head] = None
+            return True
+        return False
+
+    def _rouse(self, scopes: Iterable[Hashable]) -> None:
+        self._hunting = True
+        for scope in scopes:
+            self._grounds[scope] = None
 
     def _serve_claims(self, now: float, changed: list[Ticket]) -> bool:
         """Start the claims that have room; like any head of a line, one that has none keeps later ones from it."""

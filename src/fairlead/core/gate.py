@@ -138,7 +138,7 @@ class Gate(Dispatcher):
         """End a ticket's work: its room is given back.  A second finish is counted and frees nothing."""
         if spent is not None and not 0 <= spent < inf:
             raise Misuse(f"{ticket!r} cannot have spent {spent!r}; give a finite number, 0 or more")
-        changed = self._arrive(now) if now >= self.due else []
+        changed = self._arrive(now, ticket) if now >= self.due else []
         if now > self.now:
             self.now = now
         else:
@@ -147,8 +147,6 @@ class Gate(Dispatcher):
             self.late += 1
             if self.due <= now:
                 self._settle(now, changed)
-            if ticket in changed:
-                changed.remove(ticket)
             return changed
         self._release(ticket, now, outcome, spent)
         if ticket.state is RUNNING:
@@ -187,7 +185,7 @@ class Gate(Dispatcher):
             self._tell_later(changed)
             raise
         self._full = False
-        self._hunting = True
+        self._rouse(self._scopes.closed)
         self._settle(self.now, changed)
         return changed
 

@@ -2,9 +2,9 @@
 
 A class is *starved* when its first candidate has waited for the class's threshold.  Promotions let it past higher
 classes and past reservations, never past capacity, and are budgeted: at most one in `budget` dispatches, in turn over
-the starved classes.  Without the budget the cure inverts priority in exactly the overload it is meant for.  A class
-that saw no dispatch at all for its threshold may also promote, or a reserved and idle pool would keep it waiting for
-ever.
+the starved classes.  Without the budget the cure inverts priority in exactly the overload it is meant for.  When nobody
+else may go and there was no dispatch at all for its threshold, a starved class needs no budget, or a reserved and idle
+pool would keep it waiting for ever.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Classes(Policy):
         self._stopped = False
         starving = now >= self._starving_at and self._find_starving(now) <= now
         if starving:
-            ticket = self._promote(now, overtake=True)
+            ticket = self._promote(now, last_resort=False)
             if ticket is not None or self._stopped:
                 return ticket
         for rank in range(self._top, -1, -1):
@@ -133,7 +133,7 @@ class Classes(Policy):
                 ticket = self._pick_from(rank, now)
                 if ticket is not None or self._stopped:
                     return ticket
-        return self._promote(now, overtake=False) if starving else None
+        return self._promote(now, last_resort=True) if starving else None
 
     def _pick_from(self, rank: int, now: float) -> Ticket | None:
         self._rank = rank
@@ -145,11 +145,13 @@ class Classes(Policy):
             self._last_dispatch = now
         return ticket
 
-    def _promote(self, now: float, *, overtake: bool) -> Ticket | None:
-        """Serve a starved class: one that has to overtake a higher class, or one that only a reservation keeps out."""
+    def _promote(self, now: float, *, last_resort: bool) -> Ticket | None:
+        """Serve a starved class: past a higher one, or as a last resort past a reservation, when nobody else may go."""
         for turn in range(self._top):
             rank = (self._turn + turn) % self._top
-            if any(self._sizes[rank + 1 :]) is not overtake or not self._may_promote(rank, now):
+            if not (last_resort or any(self._sizes[rank + 1 :])):
+                continue  # it has nobody to overtake
+            if not self._may_promote(rank, now, last_resort):
                 continue
             self._promoting = True
             try:
@@ -165,11 +167,9 @@ class Classes(Policy):
                 return None
         return None
 
-    def _may_promote(self, rank: int, now: float) -> bool:
-        starvation = self.levels[rank].starvation
-        if self._since < self.budget and now < self._last_dispatch + starvation:
-            return False
-        return now >= self._starved_at(rank, now)
+    def _may_promote(self, rank: int, now: float, last_resort: bool) -> bool:
+        silent = last_resort and now >= self._last_dispatch + self.levels[rank].starvation
+        return (self._since >= self.budget or silent) and now >= self._starved_at(rank, now)
 
     def _starved_at(self, rank: int, now: float) -> float:
         starvation = self.levels[rank].starvation

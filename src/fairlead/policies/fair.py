@@ -90,7 +90,7 @@ class FairQueue(Policy):
         *,
         weights: Mapping[Hashable, float] | None = None,
         default_weight: float = 1.0,
-        inside: Inside | type[Policy] | None = None,
+        inside: Inside | type[Policy] = FIFO,
         name: str = "",
         limit: int | None = None,
     ) -> None:
@@ -284,9 +284,7 @@ class FairQueue(Policy):
         refused.clear()
 
     def open(self, scope: Hashable, now: float) -> None:
-        group = self._groups.get(scope)
-        if group is None:
-            return
+        group = self._groups.get(scope, [])
         while group:
             _, _, flow = heappop(group)
             if scope in flow.waits:
@@ -298,7 +296,7 @@ class FairQueue(Policy):
                     self._join(flow, 0 if head is None else head.cost)
                 break
         if not group:
-            del self._groups[scope]
+            self._groups.pop(scope, None)
 
     def _wait_no_more(self, flow: Flow, now: float) -> None:
         for scope in flow.waits:
@@ -350,10 +348,8 @@ class FairQueue(Policy):
 
     def head(self, now: float) -> Ticket | None:
         flow = self._first()
-        if flow is None:
-            return None
-        ticket = flow.queue.head(now)
-        if ticket is not None:
+        ticket = None if flow is None else flow.queue.head(now)
+        if flow is None or ticket is not None:
             return ticket
         # Rare: the first flow is dry and nobody has asked it since.  Look on, in order.
         others = sorted(entry for entry in self._competing if entry[2].entry is entry)
@@ -372,8 +368,8 @@ class FairQueue(Policy):
             return None
         ahead = flow.start - self._clock
         standing = f"is {ahead:g} ahead of" if ahead > 0 else f"is {-ahead:g} behind"
-        inner = flow.queue.explain(ticket, now)
         own = f"flow {flow.key!r} (weight {flow.weight:g}) {standing} its fair share"
+        inner = flow.queue.explain(ticket, now)
         return f"{own}; {inner}" if inner else own
 
     def part(self, name: str) -> Policy | None:
@@ -393,9 +389,7 @@ def _checked(key: Hashable, weight: float) -> float:
     return float(weight)
 
 
-def _factory(inside: Inside | type[Policy] | None) -> Inside:
-    if inside is None:
-        return lambda key: FIFO()
+def _factory(inside: Inside | type[Policy]) -> Inside:
     if isinstance(inside, type):
         policy = inside
         return lambda key: policy()

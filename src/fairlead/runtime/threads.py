@@ -6,13 +6,14 @@ Whoever calls a verb holds the lock for the length of the decision and carries t
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from math import inf
 from typing import TYPE_CHECKING
 
 from fairlead.core.ticket import Outcome, Ticket
-from fairlead.errors import PolicyError
+from fairlead.errors import Misuse, PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,10 +29,43 @@ class ThreadGate:
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
         self.lock = threading.RLock()
-        self.owners: dict[object, Ticket] = {}  # the threads that hold room, for warning of self-deadlock
+        self.owners: dict[object, int] = {}  # how often each thread holds room, for warning of self-deadlock
         self._sooner = threading.Condition(self.lock)
         self._timer: threading.Thread | None = None
         self._wakes_at = inf
+        self._resting = False
+        self._process = 0  # the first that used the gate
+
+    def enter(self, verb: str) -> None:
+        """Before the lock is taken: after a fork, locks and threads are those of the parent."""
+        process = os.getpid()
+        if process != self._process:
+            if self._process:
+                raise Misuse(
+                    f"{verb}() was called after a fork, in another process than the one this scheduler belongs to; "
+                    "make one scheduler per process"
+                )
+            self._process = process
+
+    def own(self) -> None:
+        """Note that this thread holds room, once more.  The lock is held."""
+        thread = threading.current_thread()
+        self.owners[thread] = self.owners.get(thread, 0) + 1
+
+    def disown(self) -> None:
+        """Note that this thread gives room back.  The lock is held."""
+        thread = threading.current_thread()
+        self.owners[thread] -= 1
+        if not self.owners[thread]:
+            del self.owners[thread]
+
+    def rest(self) -> None:
+        """End the timer: nothing waits any more, and nothing will.  The lock is not held."""
+        with self.lock:
+            timer, self._resting = self._timer, True
+            self._sooner.notify()
+        if timer is not None:
+            timer.join()
 
     def now(self) -> float:
         """Read the clock."""
@@ -75,7 +109,7 @@ class ThreadGate:
 
     def _tick(self) -> None:
         with self.lock:
-            while (wakes_at := self.gate.next_wakeup(self.now())) < inf:
+            while (wakes_at := self.gate.next_wakeup(self.now())) < inf and not self._resting:
                 self._wakes_at = wakes_at
                 if wakes_at > self.now():
                     self._sooner.wait(min(wakes_at - self.now(), threading.TIMEOUT_MAX))

@@ -50,8 +50,12 @@ class Node:
     @property
     def dependencies(self) -> dict[str, None]:
         """The names of the nodes this one waits for, each once."""
-        given = [value.name for value in (*self.args, *self.kwargs.values()) if isinstance(value, Node)]
-        return dict.fromkeys((*self.after, *given))
+        return dict.fromkeys((*self.after, *(node.name for node in self.given)))
+
+    @property
+    def given(self) -> list[Node]:
+        """The nodes that stand among the arguments."""
+        return [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Node)]
 
     def arguments(self, results: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Put results where nodes stand, and the results of `after` where the function takes them."""
@@ -146,10 +150,11 @@ class Dag:
     def _checked(self) -> dict[str, Node]:
         nodes = dict(self._nodes)
         for node in nodes.values():
-            for dependency in node.dependencies:
-                if dependency not in nodes:
-                    message = f"node {node.name!r} waits for {dependency!r}, which is not in the DAG"
-                    raise UnknownNode(message)
+            strangers = [each.name for each in node.given if nodes.get(each.name) is not each]
+            unknown = [name for name in node.dependencies if name not in nodes]
+            for dependency in (*unknown, *strangers):
+                message = f"node {node.name!r} waits for {dependency!r}, which is not in the DAG"
+                raise UnknownNode(message)
         try:
             TopologicalSorter({name: node.dependencies for name, node in nodes.items()}).prepare()
         except CycleError as error:
@@ -189,15 +194,21 @@ class _Run:
             future.add_done_callback(lambda done: self._ended(node, done))
 
     async def _step(self, node: Node) -> Any:
-        args, kwargs = node.arguments(self._results)
-        result = node.fn(*args, **kwargs)
-        return await result if hasattr(result, "__await__") else result
+        if self._over.done():
+            raise asyncio.CancelledError  # another node has failed since this one was queued
+        try:
+            args, kwargs = node.arguments(self._results)
+            result = node.fn(*args, **kwargs)
+            return await result if hasattr(type(result), "__await__") else result
+        except (Exception, asyncio.CancelledError) as error:
+            self._fail(node, error)  # before the slot goes to another node of this run
+            raise
 
     def _ended(self, node: Node, future: asyncio.Future[Any]) -> None:
         del self._under_way[node.name]
         if self._over.done():
             if not future.cancelled():
-                future.exception()  # a second failure while the first is being raised
+                future.exception()  # it is being raised, or another one is
             return
         try:
             self._results[node.name] = future.result()
@@ -205,14 +216,20 @@ class _Run:
                 self._waits_for[fed.name] -= 1
                 if not self._waits_for[fed.name]:
                     self._start(fed)
-        except asyncio.CancelledError:
-            self._over.cancel(f"node {node.name!r} was cancelled")
-        except Exception as error:
-            error.add_note(f"in node {node.name!r} of a DAG run")
-            self._over.set_exception(error)
+        except (Exception, asyncio.CancelledError) as error:
+            self._fail(node, error)
         else:
             if len(self._results) == len(self._nodes):
                 self._over.set_result(None)
+
+    def _fail(self, node: Node, error: BaseException) -> None:
+        if self._over.done():
+            return
+        if isinstance(error, asyncio.CancelledError):
+            self._over.cancel(f"node {node.name!r} was cancelled")
+        else:
+            error.add_note(f"in node {node.name!r} of a DAG run")
+            self._over.set_exception(error)
 
     async def _cancel_rest(self) -> None:
         if not self._over.done():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable
-from math import inf, isfinite
+from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from fairlead.capacities import Slots
-from fairlead.config import seconds, shown, whole
-from fairlead.core import Outcome, Policy, QueueLimit, State
+from fairlead.config import MOST_WAITING, seconds, shown, whole
+from fairlead.core import Capacity, Outcome, Policy, QueueLimit, State
 from fairlead.errors import ConfigError, NeverFits, QueueFull, Refused, ShuttingDown, WaitedTooLong
 from fairlead.policies import Aging, Classes
 from fairlead.policies.aging import STEP
@@ -20,9 +20,10 @@ from fairlead.tasks.stats import Counts, SchedulerStats
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from fairlead.core import Capacity, Explanation, Gate, Ticket
+    from fairlead.core import Explanation, Gate, Ticket
 
 CLAMP_LOG_INTERVAL = 60.0
+SHORTEST_TIMEOUT = 0.001  # of starvation: beneath, every priority is at the ceiling at once
 log = logging.getLogger("fairlead")
 
 
@@ -179,13 +180,17 @@ def slots_or(capacity: Capacity | None, max_concurrency: int | None) -> Capacity
         return Slots(whole(total, "max_concurrency", 1))
     if max_concurrency is not None:
         raise ConfigError("give max_concurrency or capacity, not both: the capacity says how many run")
+    if not isinstance(capacity, Capacity):
+        raise ConfigError(f"capacity must be a fairlead.Capacity, such as Slots(16); got {shown(capacity)}")
     return capacity
 
 
 def aging_or(policy: Policy | None, max_queue_size: int, starvation_timeout: Any) -> Policy:
     """Make the policy of a scheduler, or take the one it was given; either way with its queue limit."""
-    limit = whole(max_queue_size, "max_queue_size", 0, 10**9)
+    limit = whole(max_queue_size, "max_queue_size", 0, MOST_WAITING)
     timeout = seconds(starvation_timeout, "starvation_timeout")
+    if timeout < SHORTEST_TIMEOUT:
+        raise ConfigError(f"starvation_timeout must be 1 ms or more; got {shown(starvation_timeout)}")
     if policy is None:
         policy = Aging.over(timeout)
     elif not isinstance(policy, Policy):
@@ -215,18 +220,27 @@ def bound_fields(fields: Bound) -> dict[str, Any]:
         if name in ("deadline", "timeout", "estimate"):
             read[name] = seconds(value, name, zero=True)
         elif name == "cost":
-            read[name] = _cost(value)
+            read[name] = positive(value, name)
         elif name == "rank":
             read[name] = whole(value, name, 0)
         elif name in ("tenant", "workload", "pool"):
-            read[name] = value
+            read[name] = _hashable(value, name)
         else:
             known = ", ".join(Bound.__annotations__)
             raise ConfigError(f"bind() does not know {name!r}; it takes {known}")
     return read
 
 
-def _cost(cost: Any) -> float:
-    if isinstance(cost, bool) or not isinstance(cost, int | float) or not isfinite(cost) or cost <= 0:
-        raise ConfigError(f"cost must be a finite number above 0; got {shown(cost)}")
-    return cost
+def _hashable(value: Any, name: str) -> Hashable:
+    try:
+        hash(value)
+    except TypeError:
+        raise ConfigError(f"{name} must be hashable, such as a text; got {shown(value)}") from None
+    return value  # type: ignore[no-any-return]
+
+
+def positive(value: Any, name: str) -> float:
+    """Read a cost or a weight."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
+        raise ConfigError(f"{name} must be a finite number above 0; got {shown(value)}")
+    return value

@@ -10,7 +10,7 @@ from fairlead.core import Change, Gate
 from fairlead.errors import ConfigError, Misuse
 from fairlead.policies import FairQueue
 from fairlead.runtime import LoopGate
-from fairlead.tasks.door import aging_or, slots_or
+from fairlead.tasks.door import aging_or, positive, slots_or
 from fairlead.tasks.scheduler import Scheduler
 from fairlead.tasks.work import Workers
 
@@ -41,6 +41,7 @@ class SharedPool:
         policy: Policy | None = None,
     ) -> Scheduler:
         """Make a member; under load it gets room in proportion to its weight."""
+        weight = positive(weight, "weight")
         policy = aging_or(policy, max_queue_size, starvation_timeout)
         member = _Member(self._gate, self._workers, policy)
         self._members.set_weight(member, weight)
@@ -50,7 +51,7 @@ class SharedPool:
         """Change the weight of a member; it counts from the next start on."""
         if member._gate is not self._gate:
             raise ConfigError("that scheduler is not a member of this pool; make it with pool.scheduler()")
-        self._members.set_weight(member, weight)
+        self._members.set_weight(member, positive(weight, "weight"))
 
     def resize(self, max_concurrency: int) -> None:
         """Change the number of slots all members share."""

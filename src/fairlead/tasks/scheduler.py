@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import warnings
 from asyncio import _get_running_loop, current_task
+from contextvars import copy_context
 from functools import partial
 from math import inf
 from types import CoroutineType
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from fairlead.core import Capacity
 
-RUNNING, WAITING = State.RUNNING, State.WAITING
+NEW, RUNNING, WAITING = State.NEW, State.RUNNING, State.WAITING
 
 
 class TaskTicket(Ticket):
@@ -202,7 +203,18 @@ class Scheduler(Door, Submitting):
         gate = self._gate
         if gate.loop is None or _get_running_loop() is not gate.loop:
             self._enter_for(work, "spawn")
-        ticket = Work(gate.loop, priority, work, self)
+        ticket = Work(loop=gate.loop)
+        ticket.state = NEW
+        ticket.priority = priority
+        ticket.work = work
+        ticket.door = self
+        ticket.owner = None
+        ticket.place = None
+        ticket.scopes = ()
+        ticket.promoted = False
+        ticket.wait_until = inf
+        ticket.arrived_at = -inf
+        ticket.context = copy_context() or None
         self._offer(ticket, fields, args or kwargs)
         if args or kwargs:
             ticket.work = partial(work, *args, **kwargs)

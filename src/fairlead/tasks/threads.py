@@ -6,6 +6,7 @@ import inspect
 import threading
 import warnings
 from concurrent.futures import Future
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from fairlead.capacities import Slots, Unlimited
@@ -45,8 +46,11 @@ class BlockingTicket(Ticket):
         door = self.door
         if self.state is RUNNING:
             door._started(self)
+        elif self.started_at < inf:
+            return  # its hold has expired: the work goes on without room, and is counted when it ends
         else:
             door._left(self)
+            door._look_whether_drained()
         if self.woken is not None:
             self.woken.set()
         elif self.future is not None:
@@ -66,6 +70,10 @@ class WorkResult(Future[Any]):
                 super().cancel()
                 return self.set_running_or_notify_cancel() is False
         return self.cancelled()
+
+
+def _hold() -> None:
+    """The work of a turn, which its caller does."""
 
 
 class ThreadSubmitting:
@@ -138,7 +146,7 @@ class BlockingTurn:
     def __enter__(self) -> Self:
         if self._ticket is not None:
             raise Misuse("this turn was entered before; ask the scheduler for a new turn() each time")
-        self._ticket = self._door._enter(self._priority, None, self._fields)
+        self._ticket = self._door._enter(self._priority, _hold, self._fields)
         return self
 
     def __exit__(
@@ -226,6 +234,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
         if mode not in ("drain", "abort"):
             raise ConfigError(f'mode must be "drain" or "abort"; got {shown(mode)}')
         limit = None if timeout is None else seconds(timeout, "timeout", zero=True)
+        self._gate.enter("shutdown")
         with self._gate.lock:
             if threading.current_thread() in self._gate.owners:
                 raise Misuse("shutdown() was called from work this scheduler runs: it would wait for itself")
@@ -244,6 +253,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
             workers = set(self._workers)
         for worker in workers:
             worker.join()
+        self._gate.rest()
 
     def _abort(self) -> None:
         waiting: list[Any] = list(self._policy)
@@ -256,21 +266,21 @@ class ThreadScheduler(Door, ThreadSubmitting):
     def _enter(self, priority: int, work: Any, fields: Mapping[str, Any]) -> BlockingTicket:
         """Take a slot in this thread, waiting for it if need be."""
         ticket = BlockingTicket(priority, work, self)
-        thread = threading.current_thread()
+        self._gate.enter("submit")
         with self._gate.lock:
             self._offer(ticket, fields)
             if ticket.state is RUNNING:
-                self._gate.owners[thread] = ticket
+                self._gate.own()
                 return ticket
             ticket.woken = threading.Event()
-            nested = thread in self._gate.owners
-            if nested:
-                self._nested += 1
-                if self._nested >= self._core.active:
-                    warnings.warn(self._deadlock(), SelfDeadlockWarning, stacklevel=4)
+            nested = threading.current_thread() in self._gate.owners
+            self._nested += nested
+            stuck = self._deadlock() if nested and self._nested >= self._core.active else None
         try:
+            if stuck is not None:
+                warnings.warn(stuck, SelfDeadlockWarning, stacklevel=4)
             ticket.woken.wait()
-        except BaseException:  # Ctrl-C in the main thread
+        except BaseException:  # Ctrl-C in the main thread, or the warning as an error
             with self._gate.lock:
                 if ticket.state is WAITING:
                     self._withdraw(ticket)
@@ -284,7 +294,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
         with self._gate.lock:
             if ticket.state is not RUNNING:
                 raise self._refusal(ticket)
-            self._gate.owners[thread] = ticket
+            self._gate.own()
         return ticket
 
     def _spawn(
@@ -299,6 +309,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
         ticket.args, ticket.kwargs = args, kwargs
         ticket.future = future = WorkResult()
         future.ticket = ticket
+        self._gate.enter("spawn")
         with self._gate.lock:
             self._offer(ticket, fields)
             if ticket.state is RUNNING:
@@ -311,7 +322,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
             if inspect.iscoroutine(work):
                 work.close()
             raise ConfigError("a ThreadScheduler runs plain functions; use Scheduler for coroutines")
-        if work is not None and not callable(work):
+        if not callable(work):
             raise ConfigError(f"work must be a function; got {shown(work)}")
         if type(priority) is not int or not 0 <= priority <= 100:
             ticket.priority = self._read(priority)
@@ -348,7 +359,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
                     self._workers.discard(thread)
                     return
                 ticket = self._ready.pop(0)
-                self._gate.owners[thread] = ticket
+                self._gate.own()
             self._run(ticket)
 
     @property
@@ -374,17 +385,19 @@ class ThreadScheduler(Door, ThreadSubmitting):
 
     def _leave(self, ticket: BlockingTicket, error: BaseException | None) -> None:
         with self._gate.lock:
-            self._gate.owners.pop(threading.current_thread(), None)
+            self._gate.disown()
             self._finish(ticket, Outcome.OK, error)
 
     def _finish(self, ticket: BlockingTicket, outcome: Outcome, error: BaseException | None) -> None:
         self._ended(ticket, outcome, error)
         self._gate.finish(ticket, outcome)
-        if self.shutting_down:
-            self._drained.notify_all()
+        self._look_whether_drained()
 
     def _withdraw(self, ticket: BlockingTicket) -> None:
         self._left(ticket)
         self._gate.withdraw([ticket])
+        self._look_whether_drained()
+
+    def _look_whether_drained(self) -> None:
         if self.shutting_down:
             self._drained.notify_all()

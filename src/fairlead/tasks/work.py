@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import types
 from bisect import bisect_left
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from math import inf
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from fairlead.tasks.stats import BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
-    from contextvars import Context
 
     from fairlead.runtime import LoopGate
     from fairlead.tasks.scheduler import Scheduler
@@ -35,22 +34,36 @@ else:
 
 TURN = 100  # units of work a worker runs before it lets the loop look at others
 OK = Outcome.OK
+# What few units of work carry is a default of the class, and an instance attribute only where it was set.
+RARE = {
+    "key": None,
+    "cost": 1,
+    "rank": 0,
+    "tenant": None,
+    "workload": None,
+    "pool": None,
+    "estimate": None,
+    "deadline": inf,
+    "labels": None,
+    "hold_until": inf,
+    "can_preempt": False,
+    "evictable": False,
+    "evictions": 0,
+    "committed": False,
+    "reason": None,
+    "asked": False,  # to be cancelled while it runs
+}
 
 
 class Work(_TicketAndFuture):
     """A unit of spawned work: cancelling it withdraws what waits and cancels what runs."""
 
-    __slots__ = (*Ticket.__slots__, "asked", "context", "door", "owner")
+    __slots__ = (*(name for name in Ticket.__slots__ if name not in RARE), "context", "door", "owner")
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop | None, priority: int, work: Any, door: Scheduler
-    ) -> None:
-        asyncio.Future.__init__(self, loop=loop)
-        Ticket.__init__(self, None, priority, 1, work)
-        self.door = door
-        self.context: Context | None = copy_context()
-        self.owner: asyncio.Task[Any] | None = None  # the worker that runs it
-        self.asked = False  # to be cancelled while it runs
+    context: Context | None  # of the spawner; None: it had no variables
+    door: Scheduler
+    owner: asyncio.Task[Any] | None  # the worker that runs it
+    asked: bool
 
     def told(self) -> None:
         """Carry out the verdict the gate has just written."""
@@ -84,6 +97,10 @@ class Work(_TicketAndFuture):
         self.work = self.context = None
 
 
+for _name, _default in RARE.items():
+    setattr(Work, _name, _default)
+
+
 class Workers:
     """The worker tasks of one gate."""
 
@@ -93,9 +110,11 @@ class Workers:
 
     def start(self, work: Work) -> None:
         """Run work that has just been granted its slot, in a worker of its own."""
-        task = self._gate.entered.create_task(self._work(work), name="fairlead-worker")
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        worker = self._gate.entered.create_task(
+            self._work(work), name="fairlead-worker", context=Context()
+        )
+        self.tasks.add(worker)
+        worker.add_done_callback(self.tasks.discard)
 
     async def rest(self) -> None:
         """Wait for workers that have nothing left to run to end."""
@@ -103,6 +122,11 @@ class Workers:
             await asyncio.wait(set(self.tasks))
 
     async def _work(self, first: Work) -> None:
+        """Run one unit after another.
+
+        Work whose spawner had context variables runs inside a copy of them; other work runs in the context of this
+        task, which is empty, and if it leaves a variable behind, the next unit is given to a new worker.
+        """
         task = asyncio.current_task()
         work: Work | None = first
         begun = 0
@@ -112,15 +136,15 @@ class Workers:
                 work = self._next(work, Outcome.LOST, None)
                 continue
             work.owner = task
-            context: Any = work.context
+            context = work.context
             error: BaseException | None = None
             try:
                 result = work.work
                 if type(result) is not CoroutineType and callable(result):
-                    result = context.run(result)
-                if type(result) is CoroutineType:
+                    result = result() if context is None else context.run(result)
+                if type(result) is CoroutineType and context is not None:
                     result = await _drive(result, context)
-                elif hasattr(result, "__await__"):
+                elif type(result) is CoroutineType or hasattr(result, "__await__"):
                     result = await result
                 work.set_result(result)
             except asyncio.CancelledError as cancelled:
@@ -134,6 +158,9 @@ class Workers:
                 await _uncancel(task)
             elif error is not None and not isinstance(error, Exception):
                 self._leave(task, error, following)
+            if following is not None and context is None and copy_context():
+                self.start(following)
+                return
             work = following
             begun += 1
             if begun % TURN == 0 and work is not None:
@@ -161,7 +188,7 @@ class Workers:
             first = changed[0]
             if type(first) is Work and first.state is RUNNING:
                 following = first
-                changed = changed[1:]
+                changed = changed[1:] if len(changed) > 1 else ()
                 other, count = first.door, first.door._count
                 wait = first.started_at - first.arrived_at
                 tier = TIER_OF[first.priority]

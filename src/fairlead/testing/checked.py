@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from fairlead.core.capacity import NEVER, STOP
 from fairlead.core.gate import Change, Gate
 from fairlead.core.ticket import Outcome, State, Ticket
+from fairlead.errors import FairleadError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 ENDED = frozenset({State.DONE, State.REFUSED, State.EXPIRED, State.WITHDRAWN})
 MOVES = {
@@ -35,7 +36,7 @@ class CheckedGate(Gate):
 
     def offer(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
         self._known.setdefault(ticket, ticket.state)
-        return self._checked(super().offer(ticket, now), ticket)
+        return self._checked([ticket], super().offer, ticket, now)
 
     def finish(
         self,
@@ -44,29 +45,38 @@ class CheckedGate(Gate):
         outcome: Outcome = Outcome.OK,
         spent: float | None = None,
     ) -> Sequence[Ticket]:
-        return self._checked(super().finish(ticket, now, outcome, spent), ticket)
+        return self._checked([ticket], super().finish, ticket, now, outcome, spent)
 
     def withdraw(self, tickets: Iterable[Ticket], now: float) -> Sequence[Ticket]:
         tickets = list(tickets)
-        return self._checked(super().withdraw(tickets, now), *tickets)
+        return self._checked(tickets, super().withdraw, tickets, now)
 
     def adjust(self, change: Change, now: float) -> Sequence[Ticket]:
-        return self._checked(super().adjust(change, now))
+        return self._checked([], super().adjust, change, now)
 
     def commit(self, ticket: Ticket) -> bool:
         committed = super().commit(ticket)
-        self._checked(())
+        self._check_books()
         return committed
 
     def advance(self, now: float) -> Sequence[Ticket]:
-        return self._checked(super().advance(now))
+        return self._checked([], super().advance, now)
 
-    def _checked(self, changed: Sequence[Ticket], *own: Ticket) -> Sequence[Ticket]:
+    def _checked(
+        self, own: list[Ticket], verb: Callable[..., Sequence[Ticket]], *args: Any
+    ) -> Sequence[Ticket]:
+        try:
+            changed = verb(*args)
+        except FairleadError:
+            self._check_moves(self._untold, own)  # they are told by the next verb
+            self._check_books()
+            raise
         assert len(set(map(id, changed))) == len(changed), f"told twice: {changed}"
         self._check_moves(changed, own)
         self._check_books()
-        self._check_nobody_waits_in_vain()
-        self._check_wakeup()
+        if not self._untold:
+            self._check_nobody_waits_in_vain()
+            self._check_wakeup()
         return changed
 
     def _check_moves(self, changed: Sequence[Ticket], own: Sequence[Ticket]) -> None:
@@ -101,7 +111,9 @@ class CheckedGate(Gate):
     def _check_nobody_waits_in_vain(self) -> None:
         """No admissible ticket waits beside free room, unless one ranked before it waits for the same."""
         claims = [self.capacity.refusal(ticket, self.now) for ticket in self._claims]
-        assert None not in claims, f"of {list(self._claims)} one has a claim and room, and waits"
+        assert STOP in claims or None not in claims, (
+            f"of {list(self._claims)} one has a claim and room, and waits"
+        )
         refusals = {ticket: self.capacity.refusal(ticket, self.now) for ticket in self.policy}
         if not self.policy.shortcut or STOP in claims or STOP in refusals.values():
             return

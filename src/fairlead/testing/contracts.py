@@ -44,7 +44,7 @@ def drive(
             gate.withdraw([waiting.pop(rng.randrange(len(waiting)))], now)
         else:
             gate.advance(now)
-        running = [held for held in gate.holders]
+        running = list(gate.holders)
         waiting = [one for one in waiting if one.state is State.WAITING]
     while gate.waiting or gate.holders:
         if gate.holders:
@@ -168,6 +168,23 @@ class CapacityContract:
             assert at > now, "it refuses, and says it would not"
             assert capacity.refusal(ticket, at) is None, f"it promised room at {at}"
             now = at
+
+    def test_without_a_holder_means_as_if_it_had_given_back(self) -> None:
+        capacity = self.make()
+        rng = random.Random(3)
+        held: list[Ticket] = []
+        for number in range(200):
+            now = number * 0.1
+            ticket = self.ticket(number, rng)
+            ticket.scopes = capacity.scopes(ticket)
+            if capacity.refusal(ticket, now) is None:
+                capacity.take(ticket, now)
+                held.append(ticket)
+            elif held:
+                holder = held.pop(rng.randrange(len(held)))
+                told = capacity.refusal(ticket, now, holder)
+                capacity.give(holder, now)
+                assert capacity.refusal(ticket, now) == told, f"{holder!r} gave back"
 
     def test_what_is_given_back_can_be_taken_again(self) -> None:
         capacity = self.make()
