@@ -20,7 +20,7 @@ UNIT = "CPU µs per ticket"
 # Logarithms and cache misses are allowed for, a walk over what waits is not.
 GROWTH = 10.0
 
-# The ratios are those issue 2 quotes for the trial gate, measured with another loop and on another day.
+# The ratios are those issue 2 quotes for the trial gate.
 TARGETS = (
     Target("FIFO", 3.0),
     Target("Aging", 3.0),

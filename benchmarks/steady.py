@@ -38,18 +38,20 @@ class Steady:
             gate.offer(made, self.now)
             if made.state is RUNNING:
                 self.running.append(made)
-        gc.collect()
-        gc.freeze()  # a million tickets at rest are not to be walked over before every other case
         return gate
 
     def __call__(self) -> float:
-        gate = self.gate = self.gate or self.fill()
+        if self.gate is None:
+            self.gate = self.fill()
+            gc.freeze()
+        gate = self.gate
         ticket, numbers = self.shape.ticket, range(self.tickets)
         first = next(self.numbers)
         self.numbers = count(first + self.tickets)
-        if self.making:
-            return self.drive(gate, (ticket(first + i) for i in numbers))
-        return self.drive(gate, iter([ticket(first + i) for i in numbers]))
+        tickets = (ticket(first + i) for i in numbers)
+        took = self.drive(gate, tickets if self.making else iter(list(tickets)))
+        gc.freeze()  # a million tickets at rest are not to be walked over before every other case
+        return took
 
     def drive(self, gate: Gate, tickets: Iterator[Ticket]) -> float:
         offer, finish = gate.offer, gate.finish

@@ -45,7 +45,9 @@ def seconds(value: Any, name: str, *, zero: bool = False) -> float:
     if isinstance(value, str):
         text = value.strip()
         if _NUMBER.fullmatch(text):
-            raise ConfigError(f"{name} needs a unit: {shown(value)} could be seconds or minutes; write {EXAMPLES}")
+            raise ConfigError(
+                f"{name} needs a unit: {shown(value)} could be seconds or minutes; write {EXAMPLES}"
+            )
         if len(text) <= 100 and _WHOLE.fullmatch(text):
             parts = _PART.findall(text)
             read = sum(float(amount) * UNITS[unit.lower()] for amount, unit in parts)
@@ -62,7 +64,9 @@ def seconds(value: Any, name: str, *, zero: bool = False) -> float:
 def whole(value: Any, name: str, least: int, most: int = MOST_SLOTS) -> int:
     """Read a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ConfigError(f"{name} must be a whole number from {least} to {most}; got {shown(value)}")
+        raise ConfigError(
+            f"{name} must be a whole number from {least} to {most}; got {shown(value)}"
+        )
     return value
 
 
@@ -93,5 +97,7 @@ class SchedulerSettings(NamedTuple):
             enabled=environ.get(prefix + "ENABLED", "").strip().lower() in {"true", "1", "yes"},
             max_concurrency=number("MAX_CONCURRENCY", 16, 1),
             max_queue_size=number("MAX_QUEUE_SIZE", 0, 0, MOST_WAITING),
-            starvation_timeout=30.0 if timeout is None else seconds(timeout, prefix + "STARVATION_TIMEOUT"),
+            starvation_timeout=30.0
+            if timeout is None
+            else seconds(timeout, prefix + "STARVATION_TIMEOUT"),
         )

@@ -80,7 +80,7 @@ def test_a_pick_that_fails_gives_the_room_back(fault: str, capacity):
 
 
 def test_an_offer_that_raises_leaves_the_ticket_out():
-    gate, policy, (a, *_) = waiting(TokenBucket(1.0, burst=1))
+    gate, policy, _ = waiting(TokenBucket(1.0, burst=1))
     policy.fault = "pick"
     ticket = Ticket("unlucky")
     with pytest.raises(PolicyError):
@@ -157,19 +157,19 @@ def test_keys_that_cannot_be_ordered_leave_the_queue_as_it_was():
     gate = CheckedGate(Odd(), Slots(0))
     for work in (3, 1, 2):
         gate.offer(Ticket(work, work=work), 0.0)
-    for work in ("four", float("nan")):
+    for bad in ("four", float("nan")):
         with pytest.raises(FairleadError):
-            gate.offer(Ticket("bad", work=work), 0.0)
+            gate.offer(Ticket("bad", work=bad), 0.0)
     assert gate.waiting == 3
     assert [t.key for t in gate.adjust(Change("slots", "resize", (3,)), 1.0)] == [1, 2, 3]
 
 
 def test_a_flow_that_cannot_be_named_leaves_the_ticket_out_also_beside_free_room():
-    gate = CheckedGate(FairQueue(lambda ticket: ticket.labels["tenant"]), Slots(1))
+    gate = CheckedGate(FairQueue(lambda ticket: dict(ticket.labels or {})["tenant"]), Slots(1))
     for _ in range(2):
         with pytest.raises(PolicyError):
             gate.offer(Ticket("nameless"), 0.0)
-        assert (gate.waiting, gate.holders.keys()) in ((0, set()), (0, gate.holders.keys()))
+        assert gate.waiting == 0
         gate.offer(Ticket("a", labels={"tenant": "a"}), 0.0)
     assert (gate.active, gate.waiting) == (1, 1)
 

@@ -133,17 +133,25 @@ def test_one_verb_evicts_one():
         assert gate.claimed(head)
 
 
+def test_one_verb_evicts_one_though_two_wait_for_it():
+    gate = CheckedGate(FIFO(), Slots(0))
+    tickets = [Ticket(n, rank=n, evictable=n < 2, can_preempt=n >= 2) for n in range(4)]
+    for ticket in tickets:
+        gate.offer(ticket, 0.0)
+    changed = gate.adjust(Change("slots", "resize", (2,)), 1.0)
+    assert [t.state for t in changed] == [State.EVICTED, State.RUNNING]
+    assert gate.claimed(tickets[2])
+    assert not gate.claimed(tickets[3])
+
+
 def test_eviction_serves_the_head_of_the_line_not_the_newcomer():
-    gate = CheckedGate(classes(), Slots(1))
-    holder = run(gate, "holder", 2)
-    gate.commit(holder)
-    first, _ = preempt(gate, "first", 3)
-    gate.finish(holder, 2.0)  # first runs now
-    gate.offer(waits := Ticket("waits", rank=3, can_preempt=True), 3.0)
-    assert gate.finish(first, 4.0) == [waits]
-    victim = gate
-    gate = victim
-    assert waits.state is State.RUNNING
+    gate = CheckedGate(FIFO(), Slots(1))
+    holder = run(gate, "holder", 1)
+    first, _ = preempt(gate, "first", 1)  # finds nobody below itself
+    newcomer, changed = preempt(gate, "newcomer", 3)
+    assert changed == []
+    assert not gate.claimed(newcomer)
+    assert gate.finish(holder, 2.0) == [first]
 
 
 def test_a_claim_is_served_before_any_pick():
@@ -310,7 +318,7 @@ def test_evicted_and_ended_at_one_instant_is_told_once():
 def test_eviction_passes_no_reservation():
     gate = CheckedGate(classes(), Reserved(2, (0, 0, 0, 1), lend=False))
     victim = run(gate, "victim", 0)
-    head, changed = preempt(gate, "head", 1)
+    _, changed = preempt(gate, "head", 1)
     assert changed == [victim]  # the slot it frees is one the head may use
     gate = CheckedGate(classes(), Reserved(2, (0, 0, 0, 2), lend=False))
     gate.offer(Ticket("system", rank=3), 0.0)

@@ -1,6 +1,6 @@
 """Refusals that name a scope: who is asked, who is not, and how few questions that takes."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from math import inf
 
 import pytest
@@ -15,6 +15,10 @@ from fairlead.testing import CheckedGate
 class ByKey(Policy):
     def key(self, ticket: Ticket) -> int:
         return -ticket.priority
+
+
+def tenant(ticket: Ticket) -> object:
+    return ticket.tenant
 
 
 def offer(gate: Gate, key: str, now: float = 0.0, **fields) -> Ticket:
@@ -33,7 +37,7 @@ def test_a_full_pool_stops_its_own_tickets_alone():
 
 def test_a_closed_scope_is_closed_to_what_ranks_later():
     """Else small costs would pass a big one for ever."""
-    gate = CheckedGate(FIFO(), InFlight(4, by=lambda ticket: ticket.tenant))
+    gate = CheckedGate(FIFO(), InFlight(4, by=tenant))
     offer(gate, "a", cost=3, tenant="t")
     big = offer(gate, "big", cost=4, tenant="t")
     small = offer(gate, "small", cost=1, tenant="t")
@@ -49,7 +53,7 @@ def test_a_closed_scope_is_closed_to_what_ranks_later():
 
 @pytest.mark.parametrize("policy", [ByKey, lambda: Aging(rate=0)])
 def test_a_closed_scope_is_tried_by_a_newcomer_that_ranks_earlier(policy):
-    gate = CheckedGate(policy(), InFlight(4, by=lambda ticket: ticket.tenant))
+    gate = CheckedGate(policy(), InFlight(4, by=tenant))
     offer(gate, "a", cost=3, tenant="t")
     big = offer(gate, "big", cost=4, tenant="t", priority=50)
     urgent = offer(gate, "urgent", cost=1, tenant="t", priority=90)
@@ -57,7 +61,7 @@ def test_a_closed_scope_is_tried_by_a_newcomer_that_ranks_earlier(policy):
 
 
 def test_a_newcomer_that_heads_a_parked_lane_is_asked_before_the_one_that_was_woken():
-    gate = CheckedGate(ByKey(), Both(Slots(1), InFlight(1, by=lambda ticket: ticket.tenant)))
+    gate = CheckedGate(ByKey(), Both(Slots(1), InFlight(1, by=tenant)))
     first = offer(gate, "first", tenant="t", priority=99)
     for number in range(3):
         offer(gate, f"later {number}", tenant="t", priority=10)
@@ -66,7 +70,7 @@ def test_a_newcomer_that_heads_a_parked_lane_is_asked_before_the_one_that_was_wo
 
 
 def test_the_wake_is_passed_on_until_the_scope_refuses_again():
-    gate = CheckedGate(Aging(rate=0), InFlight(3, by=lambda ticket: ticket.tenant))
+    gate = CheckedGate(Aging(rate=0), InFlight(3, by=tenant))
     holder = offer(gate, "holder", cost=3, tenant="t")
     waiting = [offer(gate, str(number), tenant="t", priority=number) for number in range(5)]
     assert gate.finish(holder, 1.0) == waiting[:1:-1]
@@ -74,7 +78,7 @@ def test_the_wake_is_passed_on_until_the_scope_refuses_again():
 
 
 def test_the_one_who_closed_a_scope_opens_it_by_leaving():
-    gate = CheckedGate(FIFO(), InFlight(4, by=lambda ticket: ticket.tenant))
+    gate = CheckedGate(FIFO(), InFlight(4, by=tenant))
     offer(gate, "a", cost=3, tenant="t")
     big = offer(gate, "big", cost=4, tenant="t")
     small = offer(gate, "small", cost=1, tenant="t")
@@ -82,7 +86,7 @@ def test_the_one_who_closed_a_scope_opens_it_by_leaving():
 
 
 def test_a_scope_opens_when_its_time_has_come():
-    gate = CheckedGate(FIFO(), TokenBucket(1.0, burst=1, by=lambda ticket: ticket.tenant))
+    gate = CheckedGate(FIFO(), TokenBucket(1.0, burst=1, by=tenant))
     offer(gate, "a", tenant="t")
     b = offer(gate, "b", tenant="t")
     assert gate.next_wakeup(0.0) == 1.0
@@ -90,13 +94,13 @@ def test_a_scope_opens_when_its_time_has_come():
 
 
 def test_a_limit_raised_from_nothing_opens_every_scope():
-    gate = CheckedGate(FIFO(), InFlight(0, by=lambda ticket: ticket.tenant))
+    gate = CheckedGate(FIFO(), InFlight(0, by=tenant))
     waiting = [offer(gate, tenant, tenant=tenant) for tenant in "abc"]
     assert gate.adjust(Change("in flight", "resize", (1,)), 1.0) == waiting
 
 
 def test_a_part_inside_a_part_tells_what_it_opened():
-    inner = Both(Pools({"ocr": 1}), InFlight(1, by=lambda ticket: ticket.tenant), name="inner")
+    inner = Both(Pools({"ocr": 1}), InFlight(1, by=tenant), name="inner")
     gate = CheckedGate(FIFO(), Both(inner, Slots(4)))
     a, b = offer(gate, "a", pool="ocr", tenant="t"), offer(gate, "b", pool="ocr", tenant="u")
     assert gate.finish(a, 1.0) == [b]
@@ -105,7 +109,7 @@ def test_a_part_inside_a_part_tells_what_it_opened():
 def test_holds_open_also_when_another_part_opens_something_first():
     gate = CheckedGate(
         Classes(Level("bulk"), Level("interactive")),
-        Both(InFlight(9, by=lambda ticket: ticket.tenant), Reserved(2, (0, 1), lend=False)),
+        Both(InFlight(9, by=tenant), Reserved(2, (0, 1), lend=False)),
     )
     a, b = offer(gate, "a", tenant="t"), offer(gate, "b", tenant="t")
     assert gate.closed_by(Hold(0)) is b
@@ -113,9 +117,11 @@ def test_holds_open_also_when_another_part_opens_something_first():
 
 
 def test_timers_of_one_instant_never_compare_scopes():
-    scopes = Scopes()
+    bucket = TokenBucket(1.0, burst=5)
+    bucket.take(Ticket(cost=5), 0.0)
+    scopes = Scopes(FIFO(), bucket, inf)
     for scope in (STOP, ("tokens", "a"), Hold(0)):
-        scopes.expect(scope, 5.0, 0.0)
+        scopes.expect(scope, Ticket(cost=5), 0.0)
     assert list(scopes.ripe(5.0)) == [STOP, ("tokens", "a"), Hold(0)]
     assert scopes.soonest() == inf
 
@@ -146,7 +152,7 @@ class Counting(InFlight):
 
 def exhausted(policy: Policy, keys: int) -> tuple[Gate, Counting, list[Ticket]]:
     """A gate beside which many keys have used up their room and wait for more."""
-    capacity = Counting(1, by=lambda ticket: ticket.tenant)
+    capacity = Counting(1, by=tenant)
     gate = Gate(policy, capacity)
     holders = []
     for number in range(keys):
@@ -156,7 +162,7 @@ def exhausted(policy: Policy, keys: int) -> tuple[Gate, Counting, list[Ticket]]:
     return gate, capacity, holders
 
 
-SHAPES = {
+SHAPES: dict[str, Callable[[], Policy]] = {
     "fifo": FIFO,
     "key": ByKey,
     "aging": Aging,
@@ -183,11 +189,24 @@ def test_the_number_of_questions_does_not_grow_with_the_exhausted_keys(shape: st
     assert questions(gate.withdraw, [next(iter(gate.policy))], 2.0) <= 3
 
 
+def test_a_class_is_not_kept_closed_for_one_old_ticket():
+    """Its own class would wait with it, and it with them, for ever."""
+    gate = CheckedGate(
+        Classes(Level("bulk"), Level("top")),
+        Both(InFlight(1, by=tenant), Reserved(4, (0, 1))),
+        reserve_after=0.0,
+    )
+    holder = offer(gate, "holder", rank=1, tenant="a")
+    offer(gate, "old", rank=1, tenant="a")
+    other = offer(gate, "other", rank=1, tenant="b")
+    assert (holder.state, other.state) == (State.RUNNING, State.RUNNING)
+
+
 def two_scarce_things(reserve_after: float) -> list[str]:
     """A ticket that needs both a gpu slot and a tenant's token, among streams that need one of them each."""
     gate = CheckedGate(
         FIFO(),
-        Both(Pools({"gpu": 1, "cpu": 9}), InFlight(2, by=lambda ticket: ticket.tenant)),
+        Both(Pools({"gpu": 1, "cpu": 9}), InFlight(2, by=tenant)),
         reserve_after=reserve_after,
     )
     gpu = offer(gate, "gpu 0", pool="gpu", tenant="other", cost=0)

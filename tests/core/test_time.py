@@ -125,7 +125,7 @@ def verdicts(late: bool, seed: int, make: type[Gate] = CheckedGate) -> list[tupl
         Reserved(3, (0, 2), linger=4.0),
     )
     now = 0.0
-    tickets = []
+    tickets: list[Ticket] = []
     for number in range(80):
         now += rng.choice((0.0, 0.5, 3.0, 12.0))
         while not late and gate.next_wakeup(gate.now) < now:

@@ -167,7 +167,9 @@ def test_waiting_is_bounded_under_an_endless_stream_of_critical_work(priority):
 
 def reference(arrivals, work, rate):
     """Serve by hand: the highest effective priority, then arrival; exact numbers, no cleverness."""
-    at, order, waiting, number = Fraction(0), [], [], 0
+    at, number = Fraction(0), 0
+    order: list[int] = []
+    waiting: list[int] = []
     while number < len(arrivals) or waiting:
         if not waiting:  # the slot is free: whoever comes next has it at once
             at = max(at, arrivals[number][0])

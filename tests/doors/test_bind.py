@@ -1,6 +1,7 @@
 """bind, policy= and capacity=: every policy and every capacity is usable at this door."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ from fairlead.errors import NeverFits
 from fairlead.testing import run_virtual
 from tests.doors.rig import Busy, Journal, balanced, ticks, usable
 
-FIELDS = {
+FIELDS: dict[str, Any] = {
     "tenant": "acme",
     "workload": "bulk",
     "cost": 2.5,

@@ -204,7 +204,7 @@ def test_a_node_holds_no_slot_while_it_waits_for_its_inputs(slots):
 
             async def watch():
                 nonlocal most
-                while True:
+                for _ in range(400):
                     stats = scheduler.stats()
                     most = max(most, stats.active_count + stats.queued_count)
                     await asyncio.sleep(0.5)
@@ -236,12 +236,15 @@ def test_many_runs_of_one_dag_at_once():
 def test_random_graphs_give_the_results_of_a_plain_evaluation():
     for seed in range(20):
         dice = random.Random(seed)
-        dag, expected = Dag(), {}
+        dag = Dag()
+        expected: dict[str, int] = {}
         for number in range(60):
             inputs = sorted(dice.sample(range(number), min(number, dice.randrange(4))))
             expected[str(number)] = number + sum(expected[str(each)] for each in inputs)
 
-            async def add(*values, number=number, pause=dice.random()):
+            pause = dice.random()
+
+            async def add(*values, number=number, pause=pause):
                 await asyncio.sleep(pause)
                 return number + sum(values)
 
@@ -317,6 +320,13 @@ class TestFailure:
         with pytest.raises(TypeError) as caught:
             run(dag)
         assert any("'two'" in note for note in caught.value.__notes__)
+
+    def test_stop_iteration_is_a_failure_like_another(self):
+        dag = Dag()
+        dag.add("one", next, iter([]))
+        with pytest.raises(RuntimeError, match="StopIteration") as caught:
+            run(dag)
+        assert any("'one'" in note for note in caught.value.__notes__)
 
     def test_one_run_fails_alone(self):
         async def main():

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import gc
+from typing import Any
 
 import pytest
 
@@ -466,7 +467,7 @@ class TestHardEnds:
             await scheduler.shutdown()
             return scheduler.stats()
 
-        futures: list[asyncio.Future] = []
+        futures: list[asyncio.Future[Any]] = []
         scheduler = Scheduler.bounded(max_concurrency=1)
         loop = asyncio.new_event_loop()
         task = loop.create_task(main())

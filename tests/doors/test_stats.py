@@ -119,7 +119,7 @@ def test_clamped_priorities_count_as_what_they_were_clamped_to(given, high, low)
 
 def test_clamping_keeps_the_order_and_the_ends_of_the_range_are_not_clamped():
     async def main():
-        journal = []
+        journal: list[int] = []
         async with Scheduler.bounded(1) as scheduler:
             busy = Busy(scheduler)
             for priority in (-5, 0, 100, 150):

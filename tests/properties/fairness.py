@@ -9,6 +9,7 @@ import random
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from fairlead.capacities import Slots
 from fairlead.core import Change, Gate, Policy, State, Ticket
@@ -19,7 +20,7 @@ EXACT = 1 + 1e-9  # tags are floats; nothing else is forgiven
 @dataclass(frozen=True)
 class Arrival:
     at: float
-    flow: int
+    flow: Any
     cost: float
     gives_up_at: float = inf
 
@@ -28,11 +29,11 @@ class Arrival:
 class Mix:
     """Arrivals in order of time, weights, and changes of weights `(at, flow, weight)`."""
 
-    weights: dict[int, float]
+    weights: dict[Any, float]
     arrivals: list[Arrival]
-    changes: list[tuple[float, int, float]] = field(default_factory=list)
+    changes: list[tuple[float, Any, float]] = field(default_factory=list)
 
-    def largest(self, flow: int) -> float:
+    def largest(self, flow: Any) -> float:
         return max((one.cost for one in self.arrivals if one.flow == flow), default=0.0)
 
 
@@ -72,16 +73,16 @@ class Watch:
 
     worst = 0.0
 
-    def weigh(self, flow: int, weight: float, now: float) -> None:
+    def weigh(self, flow: Any, weight: float, now: float) -> None:
         """A flow has this weight from now on."""
 
-    def join(self, flow: int, cost: float, now: float) -> None:
+    def join(self, flow: Any, cost: float, now: float) -> None:
         """A request is about to wait."""
 
-    def start(self, flow: int, cost: float, now: float, *, waited: bool) -> None:
+    def start(self, flow: Any, cost: float, now: float, *, waited: bool) -> None:
         """A request starts."""
 
-    def leave(self, flow: int, now: float) -> None:
+    def leave(self, flow: Any, now: float) -> None:
         """A waiting request has started or was withdrawn."""
 
 
@@ -100,7 +101,7 @@ def serve(policy: Policy, mix: Mix, *watches: Watch) -> list[tuple[float, float]
     ]
     events += [(at, 0, number, 0) for number, (at, _, _) in enumerate(mix.changes)]
     queue = deque(sorted(events))
-    finished = [inf] * len(tickets)
+    finished: dict[Any, float] = {}
     free_at = inf
     for flow, weight in mix.weights.items():
         for watch in watches:
@@ -138,40 +139,40 @@ def serve(policy: Policy, mix: Mix, *watches: Watch) -> list[tuple[float, float]
             gate.withdraw([tickets[number]], now)
             for watch in watches:
                 watch.leave(tickets[number].tenant, now)
-    return [(ticket.started_at, finish) for ticket, finish in zip(tickets, finished, strict=True)]
+    return [(ticket.started_at, finished.get(ticket.key, inf)) for ticket in tickets]
 
 
 class Backlogs(Watch):
     """Which flows have something waiting, the largest request each has asked for, and its weight."""
 
     def __init__(self) -> None:
-        self.weights: dict[int, float] = {}
-        self.largest: dict[int, float] = defaultdict(float)
-        self.waiting: dict[int, int] = {}
+        self.weights: dict[Any, float] = {}
+        self.largest: dict[Any, float] = defaultdict(float)
+        self.waiting: dict[Any, int] = {}
 
-    def weigh(self, flow: int, weight: float, now: float) -> None:
+    def weigh(self, flow: Any, weight: float, now: float) -> None:
         self.weights[flow] = weight
 
-    def join(self, flow: int, cost: float, now: float) -> None:
+    def join(self, flow: Any, cost: float, now: float) -> None:
         self.largest[flow] = max(self.largest[flow], cost)
         if flow not in self.waiting:
             self.waiting[flow] = 0
             self.backlogged(flow, cost, now)
         self.waiting[flow] += 1
 
-    def start(self, flow: int, cost: float, now: float, *, waited: bool) -> None:
+    def start(self, flow: Any, cost: float, now: float, *, waited: bool) -> None:
         self.largest[flow] = max(self.largest[flow], cost)
 
-    def leave(self, flow: int, now: float) -> None:
+    def leave(self, flow: Any, now: float) -> None:
         self.waiting[flow] -= 1
         if not self.waiting[flow]:
             del self.waiting[flow]
             self.idle(flow)
 
-    def backlogged(self, flow: int, cost: float, now: float) -> None:
+    def backlogged(self, flow: Any, cost: float, now: float) -> None:
         raise NotImplementedError
 
-    def idle(self, flow: int) -> None:
+    def idle(self, flow: Any) -> None:
         raise NotImplementedError
 
 
@@ -183,29 +184,29 @@ class Pairs(Backlogs):
 
     def __init__(self) -> None:
         super().__init__()
-        self._served: dict[int, float] = defaultdict(float)  # W/w
-        self._ranges: dict[tuple[int, int], tuple[float, float]] = {}
+        self._served: dict[Any, float] = defaultdict(float)  # W/w
+        self._ranges: dict[tuple[Any, Any], tuple[float, float]] = {}
 
-    def _difference(self, pair: tuple[int, int]) -> float:
+    def _difference(self, pair: tuple[Any, Any]) -> float:
         return self._served[pair[0]] - self._served[pair[1]]
 
-    def weigh(self, flow: int, weight: float, now: float) -> None:
+    def weigh(self, flow: Any, weight: float, now: float) -> None:
         super().weigh(flow, weight, now)
         if flow in self.waiting:
             self.idle(flow)
             self.backlogged(flow, 0.0, now)
 
-    def backlogged(self, flow: int, cost: float, now: float) -> None:
+    def backlogged(self, flow: Any, cost: float, now: float) -> None:
         for other in self.waiting:
             if other != flow:
                 pair = (min(flow, other), max(flow, other))
                 self._ranges[pair] = (self._difference(pair),) * 2
 
-    def idle(self, flow: int) -> None:
+    def idle(self, flow: Any) -> None:
         for pair in [pair for pair in self._ranges if flow in pair]:
             del self._ranges[pair]
 
-    def start(self, flow: int, cost: float, now: float, *, waited: bool) -> None:
+    def start(self, flow: Any, cost: float, now: float, *, waited: bool) -> None:
         super().start(flow, cost, now, waited=waited)
         self._served[flow] += cost / self.weights[flow]
         for other in self.waiting:
@@ -224,27 +225,27 @@ class Lags(Backlogs):
 
     def __init__(self) -> None:
         super().__init__()
-        self._done: dict[int, float] = defaultdict(float)
-        self._last: dict[int, float] = defaultdict(float)
-        self._running: tuple[int, float] = (0, 0.0)  # flow, and when it ends
-        self._joined: dict[int, tuple[float, dict[int, float]]] = {}
+        self._done: dict[Any, float] = defaultdict(float)
+        self._last: dict[Any, float] = defaultdict(float)
+        self._running: tuple[Any, float] = (0, 0.0)  # flow, and when it ends
+        self._joined: dict[Any, tuple[float, dict[Any, float]]] = {}
         self.closest = 0.0  # the sum over all others, against the sum of the bounds
 
-    def weigh(self, flow: int, weight: float, now: float) -> None:
+    def weigh(self, flow: Any, weight: float, now: float) -> None:
         super().weigh(flow, weight, now)
         self._joined.clear()  # tags of two weights: measured again from the next joins on
 
-    def backlogged(self, flow: int, cost: float, now: float) -> None:
+    def backlogged(self, flow: Any, cost: float, now: float) -> None:
         before = dict(self._done)
         running, ends_at = self._running
         before[running] = before.get(running, 0.0) - max(0.0, ends_at - now)
         self._joined[flow] = max(cost, self._last[flow]), before
 
-    def idle(self, flow: int) -> None:
+    def idle(self, flow: Any) -> None:
         if flow in self._joined:
             self._last[flow] = max(self._last[flow], self._joined.pop(flow)[0])
 
-    def start(self, flow: int, cost: float, now: float, *, waited: bool) -> None:
+    def start(self, flow: Any, cost: float, now: float, *, waited: bool) -> None:
         super().start(flow, cost, now, waited=waited)
         if flow in self._joined:
             first, before = self._joined[flow]
@@ -270,7 +271,7 @@ class Lags(Backlogs):
 def fluid_finishes(mix: Mix) -> list[float]:
     """When each request would finish if the server were shared continuously, by weight (GPS)."""
     finishes = [inf] * len(mix.arrivals)
-    backlog: dict[int, deque[list[float]]] = {}
+    backlog: dict[Any, deque[list[float]]] = {}
     now, coming = 0.0, 0
     while coming < len(mix.arrivals) or backlog:
         if not backlog:

@@ -1,10 +1,9 @@
 """Random verbs on a self-checking, recording gate, and what must hold of any run.
 
-After every verb `CheckedGate` checks the invariants of the core, and this machine, from the holders alone: that room is never
-exceeded, that equals start in order of arrival, and that a verb evicts at most one.  At the end all tickets are let
-go, and the recording is replayed: as it was, with a punctual timer, and with idle looks in between.  Verdicts and start
-times must be the same each time, which also means that no wake-up was late.
-"""
+After every verb `CheckedGate` checks the invariants of the core, and this machine, from the holders alone: that room is
+never exceeded, that equals start in order of arrival, and that a verb evicts at most one.  At the end all tickets are
+let go, and the recording is replayed: as it was, with a punctual timer, and with idle looks in between.  Verdicts and
+start times must be the same each time, which also means that no wake-up was late."""
 
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
@@ -26,6 +25,8 @@ TICKET = st.fixed_dictionaries(
         "cost": st.sampled_from((1, 1, 1, 2, 3, 5)),
         "tenant": st.sampled_from("aab"),
         "pool": st.sampled_from(("ocr", "gpu")),
+        "can_preempt": st.booleans(),
+        "evictable": st.booleans(),
     },
     optional={
         "priority": st.sampled_from((0, 95, 100)),
@@ -34,8 +35,6 @@ TICKET = st.fixed_dictionaries(
         "deadline": st.sampled_from((1.0, 5.0)),
         "wait_until": SOON,
         "hold_until": SOON,
-        "can_preempt": st.booleans(),
-        "evictable": st.booleans(),
         "evictions": st.sampled_from((0, 3)),
     },
 )

@@ -42,7 +42,7 @@ def expected_shares(clients: list[Client], weights: Mapping[Any, float], slots: 
     return pytest.approx(shares, rel=0.02)
 
 
-SCENARIOS = {
+SCENARIOS: dict[str, tuple[list[Client], dict[Any, float], int]] = {
     "equal": ([Client(name, threads=8, work=1.0) for name in "abcd"], {}, 4),
     "weighted": (
         [Client(name, threads=20, work=1.0) for name in "abc"],
@@ -52,7 +52,7 @@ SCENARIOS = {
     "one light client": (
         [
             Client("heavy", threads=10, work=1.0),
-            Client("light", threads=1, work=0.2, think=0.8),
+            Client("light", threads=1, work=0.2, think=1.8),
             Client("other", threads=10, work=1.0),
         ],
         {},

@@ -1,7 +1,8 @@
 """Token buckets: a rate with a burst, one bucket or one per label value.
 
-A bucket is its level after the last use and the instant of it; between uses nothing is computed.  `refusal` and `ready_at`
-are one expression over the two, so they never disagree by a rounding, which would make a timer spin at one instant.
+A bucket is its level after the last use and the instant of it; between uses nothing is computed.  `refusal` and
+`ready_at` are one expression over the two, so they never disagree by a rounding, which would make a timer spin at one
+instant.
 
 *Continuous fill*: a cost above the level is possible from  at + (cost − level)/rate  on.
 *Interval fill*: `rate·interval` tokens arrive at once at the end of each interval, counted from the first use of the

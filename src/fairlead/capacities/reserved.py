@@ -6,8 +6,8 @@
 
 A class gets a slot while its headroom is positive.  Its own reservation never reduces its own headroom; reservations of
 lower classes never hold back higher ones; one in use stops being held.  A hold is *lent* while its class has shown no
-demand: nothing waiting, nothing running, and `linger` seconds gone since either.  A promoted ticket ignores holds, never
-the total.
+demand: nothing waiting, nothing running, and `linger` seconds gone since either.  A promoted ticket ignores holds,
+never the total.
 
     desired[c]   = min(total, max(floor[c], ⌈share[c] · total⌉))       shares are decimals: 0.07 of 100 is 7
     reserved     = desired, granted from the highest class down while slots last

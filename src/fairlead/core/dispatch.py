@@ -1,8 +1,7 @@
 """What happens between a verb and its answer: time passes, tickets start, wait, leave, and are evicted.
 
-The verbs stand in `fairlead.core.gate`, with the invariants; here is the one loop they share, `_settle`: open what is due,
-start as many as possible, expire what waited or held too long, until nothing moves.
-"""
+The verbs stand in `fairlead.core.gate`, with the invariants; here is the one loop they share, `_settle`: open what is
+due, start as many as possible, expire what waited or held too long, until nothing moves."""
 
 from __future__ import annotations
 
@@ -47,12 +46,13 @@ class Dispatcher:
             None  # what `_admit` took room for and `pick` has yet to return
         )
         self._untold: list[Ticket] = []  # changed by a verb that then failed; told by the next one
-        self._scopes = Scopes()
+        self._scopes = Scopes(policy, capacity, reserve_after)
         self._deadlines = Deadlines()
         self._evictions = Evictions()
         self._claims = self._evictions.claims
         self._hunting = False  # something changed that may give a waiting preemptor a victim
         self._grounds: dict[Hashable, None] = {}  # the scopes in which it changed
+        self._preemptors = 0  # waiting tickets that may evict, claims among them
 
     # Time
 
@@ -85,7 +85,7 @@ class Dispatcher:
             if self.due <= now:
                 for scope in self._scopes.ripe(now):
                     self._full = False
-                    self._open(scope, now)
+                    self._scopes.open(scope, now)
             if self.waiting:
                 self._dispatch(now, changed)
                 if self._hunting and not hunted:
@@ -151,9 +151,10 @@ class Dispatcher:
         if ticket.wait_until < inf:
             self._remember(ticket.wait_until, ticket)
         if ticket.can_preempt:
+            self._preemptors += 1
             self._rouse(ticket.scopes)
         if self._scopes.closed:
-            self._reopen(ticket, now)
+            self._scopes.reopen(ticket, now)
 
     def _charge(self, ticket: Ticket, now: float, changed: list[Ticket]) -> None:
         """Let the policy account for a ticket that starts past it."""
@@ -191,12 +192,14 @@ class Dispatcher:
     def _stopped_waiting(self, ticket: Ticket, now: float) -> None:
         """A ticket starts or leaves: the scopes it closed, if any, may be asked for by the next."""
         self.waiting -= 1
+        if ticket.can_preempt:
+            self._preemptors -= 1
         if self.capacity.watches:
             self.capacity.leave(ticket, now)
         if ticket.wait_until < inf:
             self._deadlines.forget()
         if self._scopes.closed:
-            self._reopen(ticket, now)
+            self._scopes.reopen(ticket, now)
 
     def _refuse(self, ticket: Ticket, now: float) -> None:
         ticket.state = REFUSED
@@ -208,7 +211,7 @@ class Dispatcher:
         """Start as many as possible: claims first, then in the policy's order."""
         capacity = self.capacity
         if capacity.opened:
-            self._see_opened(now)
+            self._scopes.see_opened(now)
         if self._claims and not self._serve_claims(now, changed):
             return
         pick, admit = self.policy.pick, self._admit  # looked up once: benchmarks/gate.py
@@ -239,7 +242,7 @@ class Dispatcher:
             self._stopped_waiting(ticket, now)
             changed.append(ticket)
             if capacity.opened:
-                self._see_opened(now)
+                self._scopes.see_opened(now)
 
     def _admit(self, ticket: Ticket) -> Hashable | None:
         """Ask for room on behalf of a candidate; None means taken."""
@@ -259,22 +262,13 @@ class Dispatcher:
             self._refuse(ticket, now)
             self._admitted = ticket  # to be taken out of the queue, though not to be started
             return None
-        self._expect(refusal, ticket, now)
+        self.due = min(self.due, self._scopes.expect(refusal, ticket, now))
         if refusal is FULL:
             self._full = True
             return STOP
         if refusal is not STOP:
-            closed[refusal] = ticket
-            if now - ticket.arrived_at >= self.reserve_after:
-                for scope in ticket.scopes:
-                    closed.setdefault(scope, ticket)
+            self._scopes.close(refusal, ticket, now)
         return refusal
-
-    def _expect(self, refusal: Hashable, ticket: Ticket, now: float) -> None:
-        at = self.capacity.ready_at(ticket, now, refusal)
-        if at < inf:
-            self._scopes.expect(refusal, at, now)
-            self.due = min(self.due, self._scopes.soonest())
 
     def _undo(self, now: float, changed: list[Ticket]) -> None:
         """The policy failed after room was taken: give it back, so that its error costs nobody a slot."""
@@ -311,32 +305,6 @@ class Dispatcher:
             if self.policy.charges:
                 self.policy.charge(ticket, spent - ticket.cost, now)
 
-    # Scopes
-
-    def _see_opened(self, now: float) -> None:
-        opened, closed = self.capacity.opened, self._scopes.closed
-        for scope in list(closed) if FULL in opened else opened:
-            if scope in closed:
-                self._open(scope, now)
-        opened.clear()
-
-    def _reopen(self, ticket: Ticket, now: float) -> None:
-        """A ticket came or went: whoever ranks first in its scopes may be another now."""
-        for scope in ticket.scopes:
-            if scope in self._scopes.closed:
-                self._open(scope, now)
-
-    def _open(self, scope: Hashable, now: float) -> None:
-        closed = self._scopes.closed
-        closer = closed.pop(scope, None)
-        self.policy.open(scope, now)
-        if closer is not None and now - closer.arrived_at >= self.reserve_after:
-            # It reserved all its scopes and is parked under one: it is asked before those it keeps out.
-            for other in closer.scopes:
-                if closed.get(other) is closer:
-                    del closed[other]
-                    self.policy.open(other, now)
-
     # Evicting
 
     def _hunt(self, now: float, changed: list[Ticket]) -> bool:
@@ -344,11 +312,12 @@ class Dispatcher:
 
         The head of the line is the policy's, or, where a scope is closed, the one it was closed for.
         """
-        closed = self._scopes.closed
-        heads = [self.policy.head(now), *(closed.get(scope) for scope in self._grounds)]
         self._hunting = False
-        self._grounds.clear()
-        for head in heads:
+        grounds, self._grounds = self._grounds, {}
+        if self._preemptors <= len(self._claims):
+            return False  # nobody would; and to ask a planner for its head costs a plan
+        closed = self._scopes.closed
+        for head in (self.policy.head(now), *(closed.get(scope) for scope in grounds)):
             if head is None or not head.can_preempt or head in self._claims:
                 continue
             if self.capacity.refusal(head, now) is None:
@@ -384,11 +353,11 @@ class Dispatcher:
             elif refusal is NEVER:
                 self._refuse(ticket, now)
             else:
-                self._expect(refusal, ticket, now)
+                self.due = min(self.due, self._scopes.expect(refusal, ticket, now))
                 if refusal is FULL or refusal is STOP:
                     self._full = refusal is FULL
                     return False
-                self._scopes.closed[refusal] = ticket
+                self._scopes.close(refusal, ticket, now)
                 continue
             del self._claims[ticket]
             self._stopped_waiting(ticket, now)

@@ -1,13 +1,12 @@
 """Whom to evict, and whom the room is for.
 
-A victim is of a strictly lower class, in the same pool, and the newest of the lowest class: the least important work, and the least
-of it lost.  What has been committed, promoted, started on a claim or evicted too often before is immune.  The holders that
-may be evicted are indexed, so that the choice costs the same however many there are.
+A victim is of a strictly lower class, in the same pool, and the newest of the lowest class: the least important work,
+and the least of it lost.  What has been committed, promoted, started on a claim or evicted too often before is
+immune.  The holders that may be evicted are indexed, so that the choice costs the same however many there are.
 
-The one a holder is evicted for leaves the policy and becomes a *claim*, served before any pick, from whichever room comes first.
-A claim stands until it is served or its owner leaves; then the victim's room, still on its way, is for the next
-who would evict.
-"""
+The one a holder is evicted for leaves the policy and becomes a *claim*, served before any pick, from whichever room
+comes first. A claim stands until it is served or its owner leaves; then the victim's room, still on its way, is for the
+next who would evict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why does it wait?  Answered with the very predicates the dispatcher uses, so that the answer cannot drift from the truth."""
+"""Why does it wait?  Answered with the predicates the dispatcher uses, so that the answer cannot drift."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The gate: the pure state machine that joins one policy (who is next) and one capacity (is there room).
 
-It knows no clock, no loop, no thread and no lock.  Each verb is handed `now`, brings the gate to that instant, does its one deed,
-starts as many waiting tickets as it can, and returns the *other* tickets it changed: RUNNING ones are to be started by
-the caller, EXPIRED ones told that they waited (or held) too long, EVICTED ones cancelled and then finished.
+It knows no clock, no loop, no thread and no lock.  Each verb is handed `now`, brings the gate to that instant, does its
+one deed, starts as many waiting tickets as it can, and returns the *other* tickets it changed: RUNNING ones are to be
+started by the caller, EXPIRED ones told that they waited (or held) too long, EVICTED ones cancelled and then finished.
 
 The invariants, asserted after every verb by `fairlead.testing.CheckedGate`:
 

@@ -5,10 +5,9 @@ A *lane* holds tickets that share their scopes, so what refuses its head refuses
 is woken, the best-ranked; the wake is passed on unless that same scope refuses again.  So an open scope with
 10,000 lanes behind it costs one question, not 10,000.
 
-Each lane knows its one valid heap entry; others are dropped when they surface, never searched for.  An entry may rank its
-lane too early, since heads move on to later ranks, and is corrected then; never too late: a newcomer that
-becomes head has its lane added anew.
-"""
+Each lane knows its one valid heap entry; others are dropped when they surface, never searched for.  An entry may rank
+its lane too early, since heads move on to later ranks, and is corrected then; never too late: a newcomer that becomes
+head has its lane added anew."""
 
 from __future__ import annotations
 

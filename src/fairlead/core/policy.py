@@ -1,9 +1,8 @@
 """Who is next?  The contract every policy keeps, and the policy that needs only a key.
 
 `pick(admit, now)` is the hinge between order and room: the policy offers candidates to `admit` in its own order.
-`admit` answers None (taken: forget it and return it), STOP (ask nobody else) or a scope (nobody in that scope; go on with
-others).  A pick that returns None has changed nothing but who is parked.
-"""
+`admit` answers None (taken: forget it and return it), STOP (ask nobody else) or a scope (nobody in that scope; go on
+with others).  A pick that returns None has changed nothing but who is parked."""
 
 from __future__ import annotations
 

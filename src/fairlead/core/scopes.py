@@ -1,4 +1,4 @@
-"""Scopes that are closed, for whom, and until when at the latest."""
+"""Scopes that are closed, for whom, and until when at the latest; and who is asked again when one opens."""
 
 from __future__ import annotations
 
@@ -6,30 +6,82 @@ from heapq import heappop, heappush
 from math import inf, nextafter
 from typing import TYPE_CHECKING
 
+from fairlead.core.capacity import FULL, Hold
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
+    from fairlead.core.capacity import Capacity
+    from fairlead.core.policy import Policy
     from fairlead.core.ticket import Ticket
 
 
 class Scopes:
-    """Who closed which scope, and one timer per scope that refused somebody."""
+    """Who closed which scope, and one timer per refusal that ends by itself."""
 
-    __slots__ = ("_count", "_timer_of", "_timers", "closed")
+    __slots__ = (
+        "_capacity",
+        "_count",
+        "_policy",
+        "_reserve_after",
+        "_timer_of",
+        "_timers",
+        "closed",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy, capacity: Capacity, reserve_after: float) -> None:
+        self._policy = policy
+        self._capacity = capacity
+        self._reserve_after = reserve_after
         self.closed: dict[Hashable, Ticket] = {}
         self._timers: list[tuple[float, int, Hashable]] = []
-        self._count = 0  # tells timers of one instant apart, so that scopes are never compared
         self._timer_of: dict[Hashable, float] = {}
+        self._count = 0  # tells timers of one instant apart, so that scopes are never compared
 
-    def expect(self, scope: Hashable, at: float, now: float) -> None:
-        """Set the timer of a scope, unless an earlier one is set."""
-        if at < self._timer_of.get(scope, inf):
+    def close(self, scope: Hashable, ticket: Ticket, now: float) -> None:
+        """A scope refused the ticket; if it is old, all its scopes are kept for it."""
+        closed = self.closed
+        closed[scope] = ticket
+        if now - ticket.arrived_at >= self._reserve_after:
+            for other in ticket.scopes:
+                if type(other) is not Hold:  # a class has no one place to keep
+                    closed.setdefault(other, ticket)
+
+    def open(self, scope: Hashable, now: float) -> None:
+        """Let the best-ranked of those a scope kept out be asked."""
+        closed = self.closed
+        closer = closed.pop(scope, None)
+        self._policy.open(scope, now)
+        if closer is not None and now - closer.arrived_at >= self._reserve_after:
+            # It closed all its scopes and is parked under one: it is asked before those it keeps out.
+            for other in closer.scopes:
+                if closed.get(other) is closer:
+                    del closed[other]
+                    self._policy.open(other, now)
+
+    def reopen(self, ticket: Ticket, now: float) -> None:
+        """A ticket came or went: whoever ranks first in its scopes may be another now."""
+        for scope in ticket.scopes:
+            if scope in self.closed:
+                self.open(scope, now)
+
+    def see_opened(self, now: float) -> None:
+        """Open what has gained room, as the capacity tells."""
+        opened = self._capacity.opened
+        for scope in list(self.closed) if FULL in opened else opened:
+            if scope in self.closed:
+                self.open(scope, now)
+        opened.clear()
+
+    def expect(self, refusal: Hashable, ticket: Ticket, now: float) -> float:
+        """Set the timer of a refusal, unless an earlier one is set; tell when the first of all is due."""
+        at = self._capacity.ready_at(ticket, now, refusal)
+        if at < self._timer_of.get(refusal, inf):
             at = max(at, nextafter(now, inf))  # one that says "now" and refuses must not stop time
-            self._timer_of[scope] = at
+            self._timer_of[refusal] = at
             self._count += 1
-            heappush(self._timers, (at, self._count, scope))
+            heappush(self._timers, (at, self._count, refusal))
+        return self.soonest()
 
     def soonest(self) -> float:
         return self._timers[0][0] if self._timers else inf

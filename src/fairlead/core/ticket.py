@@ -47,15 +47,65 @@ class QueueLimit(NamedTuple):
 NEW, WAITING, RUNNING, DONE, REFUSED, EXPIRED, EVICTED, WITHDRAWN = State
 
 
-class Ticket:
+class Bare:
+    """What every ticket has.  A door that makes very many derives its own from this: what it never sets costs nothing.
+
+    The core reads any attribute of a `Ticket` from any ticket; those a class has no slot for are defaults of the class.
+    """
+
+    __slots__ = (
+        "arrived_at",
+        "place",
+        "priority",
+        "promoted",
+        "scopes",
+        "seq",
+        "started_at",
+        "state",
+        "wait_until",
+        "work",
+    )
+
+    arrived_at: float
+    place: Any
+    priority: int
+    promoted: bool
+    scopes: tuple[Hashable, ...]
+    seq: int
+    started_at: float
+    state: State
+    wait_until: float
+    work: Any
+
+    key: Hashable = None
+    cost: float = 1
+    rank: int = 0
+    tenant: Hashable = None
+    workload: Hashable = None
+    pool: Hashable = None
+    estimate: float | None = None
+    deadline: float = inf
+    labels: Mapping[str, str] | None = None
+    hold_until: float = inf
+    can_preempt: bool = False
+    evictable: bool = False
+    evictions: int = 0
+    committed: bool = False
+    reason: QueueLimit | str | None = None
+
+    def __repr__(self) -> str:
+        name = self.seq if self.key is None else self.key
+        return f"<{type(self).__name__} {name} {self.state.value}>"
+
+
+class Ticket(Bare):
     """One unit of work asking for a turn.
 
     >>> Ticket("report-7", priority=80, tenant="acme").state
     <State.NEW: 'new'>
     """
 
-    __slots__ = (
-        "arrived_at",
+    __slots__ = RARE = (
         "can_preempt",
         "committed",
         "cost",
@@ -66,27 +116,12 @@ class Ticket:
         "hold_until",
         "key",
         "labels",
-        "place",
         "pool",
-        "priority",
-        "promoted",
         "rank",
         "reason",
-        "scopes",
-        "seq",
-        "started_at",
-        "state",
         "tenant",
-        "wait_until",
-        "work",
         "workload",
     )
-
-    arrived_at: float
-    started_at: float
-    scopes: tuple[Hashable, ...]
-    place: Any
-    reason: QueueLimit | str | None
 
     def __init__(
         self,
@@ -135,6 +170,9 @@ class Ticket:
         self.promoted = False
         self.committed = False
 
-    def __repr__(self) -> str:
-        name = self.seq if self.key is None else self.key
-        return f"<{type(self).__name__} {name} {self.state.value}>"
+
+# The core asks for attributes, not for a class: to a type checker a lean ticket is a ticket like any other.
+if TYPE_CHECKING:
+    LeanTicket = Ticket
+else:
+    LeanTicket = Bare

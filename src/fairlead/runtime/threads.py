@@ -10,13 +10,13 @@ import os
 import threading
 import time
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlead.core.ticket import Outcome, Ticket
 from fairlead.errors import Misuse, PolicyError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from fairlead.core.gate import Change, Gate
 
@@ -29,7 +29,9 @@ class ThreadGate:
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
         self.lock = threading.RLock()
-        self.owners: dict[object, int] = {}  # how often each thread holds room, for warning of self-deadlock
+        self.owners: dict[
+            object, int
+        ] = {}  # how often each thread holds room, for warning of self-deadlock
         self._sooner = threading.Condition(self.lock)
         self._timer: threading.Thread | None = None
         self._wakes_at = inf
@@ -73,7 +75,7 @@ class ThreadGate:
 
     def offer(self, ticket: Ticket) -> None:
         """Ask for a turn; the lock is held."""
-        self._tell(self.gate.offer(ticket, self.now()))
+        self._carry_out(self.gate.offer, ticket, self.now())
 
     def finish(self, ticket: Ticket, outcome: Outcome = Outcome.OK) -> None:
         """End a ticket's work; what starts in its place is told.  The lock is held.
@@ -81,20 +83,27 @@ class ThreadGate:
         A policy that fails here fails for those who wait, not for the one who has finished.
         """
         try:
-            self._tell(self.gate.finish(ticket, self.now(), outcome))
+            self._carry_out(self.gate.finish, ticket, self.now(), outcome)
         except PolicyError:
             log.exception("a policy failed while work was being handed over")
 
     def withdraw(self, tickets: Iterable[Ticket]) -> None:
         """Stop waiting.  The lock is held."""
         try:
-            self._tell(self.gate.withdraw(tickets, self.now()))
+            self._carry_out(self.gate.withdraw, tickets, self.now())
         except PolicyError:
             log.exception("a policy failed while work was being withdrawn")
 
     def adjust(self, change: Change) -> None:
         """Change a setting; what may start now is told.  The lock is held."""
-        self._tell(self.gate.adjust(change, self.now()))
+        self._carry_out(self.gate.adjust, change, self.now())
+
+    def _carry_out(self, verb: Callable[..., Sequence[Ticket]], *args: Any) -> None:
+        changed: Sequence[Ticket] = ()
+        try:
+            changed = verb(*args)
+        finally:
+            self._tell(changed)  # if the verb failed, the timer tells what it had changed by then
 
     def _tell(self, changed: Sequence[Ticket]) -> None:
         for ticket in changed:
@@ -102,7 +111,9 @@ class ThreadGate:
         if self.gate.due < self._wakes_at:
             self._wakes_at = self.gate.due
             if self._timer is None:
-                self._timer = threading.Thread(target=self._tick, name="fairlead-timer", daemon=True)
+                self._timer = threading.Thread(
+                    target=self._tick, name="fairlead-timer", daemon=True
+                )
                 self._timer.start()
             else:
                 self._sooner.notify()

@@ -2,8 +2,9 @@
 
 Handing a node a slot earlier would let nodes hold every slot while the ones they wait for are queued behind them.
 
-**How results arrive.**  A node given as an argument stands for its result.  A dependency named in `after` fills the parameter of its
-own name; parameters still open are filled with the remaining results in the order of `after`; a function with none open gets none.
+**How results arrive.**  A node given as an argument stands for its result.  A dependency named in `after` fills the
+parameter of its own name; parameters still open are filled with the remaining results in the order of `after`; a function
+with none open gets none.
 """
 
 from __future__ import annotations
@@ -123,27 +124,33 @@ class Dag:
         **kwargs: Any,
     ) -> Node:
         """Add a step that runs after others, named or given as arguments; names may be added later."""
-        if not isinstance(name, str) or not name:
+        if not (isinstance(name, str) and name):
             raise ConfigError(f"a node needs a name, a text that is not empty; got {shown(name)}")
         if name in self._nodes:
             raise DuplicateNode(f"the DAG has a node {name!r} already; give each node its own name")
         if not callable(fn):
             raise ConfigError(f"node {name!r} needs a function to run; got {shown(fn)}")
         if isinstance(after, str | Node):
-            raise ConfigError(f"after= of node {name!r} takes a list of nodes or names; got {shown(after)}")
+            raise ConfigError(
+                f"after= of node {name!r} takes a list of nodes or names; got {shown(after)}"
+            )
         names = []
         for dependency in after:
             if not isinstance(dependency, str | Node):
-                raise ConfigError(f"after= of node {name!r} takes nodes or names; got {shown(dependency)}")
+                raise ConfigError(
+                    f"after= of node {name!r} takes nodes or names; got {shown(dependency)}"
+                )
             names.append(dependency if isinstance(dependency, str) else dependency.name)
         priority = read_priority(priority)
-        node = self._nodes[name] = Node(name, fn, args, kwargs, tuple(dict.fromkeys(names)), priority)
+        node = self._nodes[name] = Node(
+            name, fn, args, kwargs, tuple(dict.fromkeys(names)), priority
+        )
         return node
 
     async def run(self, scheduler: Submitting) -> dict[str, Any]:
         """Run every node as soon as its dependencies are done; return the results by name.
 
-        The first failure cancels what runs, starts nothing more, and is raised as it is, with a note that names the node.
+        The first failure cancels what runs, starts nothing more, and is raised as it is; a note names the node.
         """
         return await _Run(scheduler, self._checked()).run()
 
@@ -200,6 +207,8 @@ class _Run:
             args, kwargs = node.arguments(self._results)
             result = node.fn(*args, **kwargs)
             return await result if hasattr(type(result), "__await__") else result
+        except StopIteration:
+            raise  # no future can carry it: it leaves as a RuntimeError
         except (Exception, asyncio.CancelledError) as error:
             self._fail(node, error)  # before the slot goes to another node of this run
             raise

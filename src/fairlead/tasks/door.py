@@ -92,7 +92,9 @@ class Door:
             now = self._clock()
             if now >= self._clamp_told_at + CLAMP_LOG_INTERVAL:
                 self._clamp_told_at = now
-                log.warning("priority %s is outside 0..100 and was taken as %d", shown(number), clamped)
+                log.warning(
+                    "priority %s is outside 0..100 and was taken as %d", shown(number), clamped
+                )
         return clamped
 
     def _fill(self, ticket: Ticket, fields: Mapping[str, Any]) -> None:
@@ -156,13 +158,19 @@ class Door:
     def _refusal(self, ticket: Ticket) -> Refused:
         reason = ticket.reason
         if isinstance(reason, QueueLimit):
-            return QueueFull(reason.queue or "scheduler", reason.waiting, reason.limit, ticket=ticket)
+            return QueueFull(
+                reason.queue or "scheduler", reason.waiting, reason.limit, ticket=ticket
+            )
         if ticket.state is State.EXPIRED:
             waited = self._clock() - ticket.arrived_at
-            message = f"no slot came free within {waited:g} s; retry later or allow a longer timeout"
+            message = (
+                f"no slot came free within {waited:g} s; retry later or allow a longer timeout"
+            )
             return WaitedTooLong(message, ticket=ticket)
         if ticket.state is State.WITHDRAWN:
-            return ShuttingDown("the scheduler was shut down before this work started", ticket=ticket)
+            return ShuttingDown(
+                "the scheduler was shut down before this work started", ticket=ticket
+            )
         return NeverFits(f"this work can never run: {reason}", ticket=ticket)
 
     def _deadlock(self) -> str:
@@ -179,9 +187,13 @@ def slots_or(capacity: Capacity | None, max_concurrency: int | None) -> Capacity
         total = 16 if max_concurrency is None else max_concurrency
         return Slots(whole(total, "max_concurrency", 1))
     if max_concurrency is not None:
-        raise ConfigError("give max_concurrency or capacity, not both: the capacity says how many run")
+        raise ConfigError(
+            "give max_concurrency or capacity, not both: the capacity says how many run"
+        )
     if not isinstance(capacity, Capacity):
-        raise ConfigError(f"capacity must be a fairlead.Capacity, such as Slots(16); got {shown(capacity)}")
+        raise ConfigError(
+            f"capacity must be a fairlead.Capacity, such as Slots(16); got {shown(capacity)}"
+        )
     return capacity
 
 
@@ -190,11 +202,15 @@ def aging_or(policy: Policy | None, max_queue_size: int, starvation_timeout: Any
     limit = whole(max_queue_size, "max_queue_size", 0, MOST_WAITING)
     timeout = seconds(starvation_timeout, "starvation_timeout")
     if timeout < SHORTEST_TIMEOUT:
-        raise ConfigError(f"starvation_timeout must be 1 ms or more; got {shown(starvation_timeout)}")
+        raise ConfigError(
+            f"starvation_timeout must be 1 ms or more; got {shown(starvation_timeout)}"
+        )
     if policy is None:
         policy = Aging.over(timeout)
     elif not isinstance(policy, Policy):
-        raise ConfigError(f"policy must be a fairlead.Policy, such as FairQueue(); got {shown(policy)}")
+        raise ConfigError(
+            f"policy must be a fairlead.Policy, such as FairQueue(); got {shown(policy)}"
+        )
     if limit:
         policy.limit = limit
     return policy

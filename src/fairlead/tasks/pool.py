@@ -27,7 +27,9 @@ class SharedPool:
     >>> api, reports = pool.scheduler(weight=3), pool.scheduler(weight=1)
     """
 
-    def __init__(self, max_concurrency: int | None = None, *, capacity: Capacity | None = None) -> None:
+    def __init__(
+        self, max_concurrency: int | None = None, *, capacity: Capacity | None = None
+    ) -> None:
         self._members = FairQueue("door", inside=_policy_of)
         self._gate = LoopGate(Gate(self._members, slots_or(capacity, max_concurrency)))
         self._workers = Workers(self._gate)
@@ -50,7 +52,9 @@ class SharedPool:
     def set_weight(self, member: Scheduler, weight: float) -> None:
         """Change the weight of a member; it counts from the next start on."""
         if member._gate is not self._gate:
-            raise ConfigError("that scheduler is not a member of this pool; make it with pool.scheduler()")
+            raise ConfigError(
+                "that scheduler is not a member of this pool; make it with pool.scheduler()"
+            )
         self._members.set_weight(member, positive(weight, "weight"))
 
     def resize(self, max_concurrency: int) -> None:

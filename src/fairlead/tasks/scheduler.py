@@ -14,47 +14,28 @@ from asyncio import _get_running_loop, current_task
 from contextvars import copy_context
 from functools import partial
 from math import inf
-from types import CoroutineType
+from types import BuiltinFunctionType, CoroutineType, FunctionType, MethodType, NoneType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from fairlead.capacities import Slots, Unlimited
 from fairlead.config import SchedulerSettings, seconds, shown, whole
-from fairlead.core import Change, Gate, Outcome, Policy, State, Ticket
-from fairlead.errors import ConfigError, Misuse, SelfDeadlockWarning, WaitedTooLong
+from fairlead.core import Change, Gate, Outcome, Policy, State
+from fairlead.errors import ConfigError, Misuse, PolicyError, SelfDeadlockWarning, WaitedTooLong
 from fairlead.policies import FIFO
 from fairlead.runtime import LoopGate
 from fairlead.tasks.door import Door, aging_or, slots_or
 from fairlead.tasks.priority import TIER_OF
-from fairlead.tasks.submitting import Submitting
+from fairlead.tasks.submitting import Submitting, TaskTicket
 from fairlead.tasks.work import Work, Workers, discard
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     from fairlead.core import Capacity
 
 NEW, RUNNING, WAITING = State.NEW, State.RUNNING, State.WAITING
-
-
-class TaskTicket(Ticket):
-    """A ticket of `submit` and `turn`, whose work runs in the caller's own task."""
-
-    __slots__ = ("door", "owner", "woken")
-
-    def __init__(self, priority: int, work: Any, door: Scheduler) -> None:
-        Ticket.__init__(self, None, priority, 1, work)
-        self.door = door
-        self.owner: asyncio.Task[Any] | None = None  # the caller's task, while it holds the slot
-        self.woken: asyncio.Future[None] | None = None  # what the caller awaits, while it waits
-
-    def told(self) -> None:
-        """Carry out the verdict the gate has just written: wake the caller, who will read it."""
-        if self.state is RUNNING:
-            self.door._started(self)
-        else:
-            self.door._left(self)
-        if self.woken is not None and not self.woken.done():
-            self.woken.set_result(None)
+# Work that needs no second look; a turn has none.
+PLAIN = frozenset({FunctionType, MethodType, BuiltinFunctionType, NoneType, partial})
 
 
 class Scheduler(Door, Submitting):
@@ -178,19 +159,15 @@ class Scheduler(Door, Submitting):
         if not self._count.outstanding:
             self._drained.set()
 
-    # A ticket's way in.  These are the hot path (benchmarks/tasks.py): few calls, each step in its place.
+    # A ticket's way in.  This is the hot path (benchmarks/tasks.py): few calls, each step in its place.
 
-    def _enter(self, priority: int, work: Any, fields: Mapping[str, Any], called: Any) -> TaskTicket:
+    def _enter(self, ticket: TaskTicket, fields: Mapping[str, Any], called: Any) -> None:
         """Offer a ticket that runs in the caller's task: it runs, or waits, or its refusal is raised."""
-        gate = self._gate
-        if gate.loop is None or _get_running_loop() is not gate.loop:
-            self._enter_for(work, "submit")
-        ticket = TaskTicket(priority, work, self)
         self._offer(ticket, fields, called)
         if ticket.state is RUNNING:
+            gate = self._gate
             ticket.owner = task = current_task(gate.loop)
             gate.owners[task] = ticket
-        return ticket
 
     def _spawn(
         self,
@@ -201,15 +178,14 @@ class Scheduler(Door, Submitting):
         kwargs: dict[str, Any],
     ) -> Work:
         gate = self._gate
-        if gate.loop is None or _get_running_loop() is not gate.loop:
-            self._enter_for(work, "spawn")
+        if gate.loop is None:
+            self._prepare_loop(work)
         ticket = Work(loop=gate.loop)
         ticket.state = NEW
         ticket.priority = priority
         ticket.work = work
         ticket.door = self
-        ticket.owner = None
-        ticket.place = None
+        ticket.place = ticket.owner = None
         ticket.scopes = ()
         ticket.promoted = False
         ticket.wait_until = inf
@@ -222,40 +198,56 @@ class Scheduler(Door, Submitting):
             self._workers.start(ticket)
         return ticket
 
-    def _enter_for(self, work: Any, verb: str) -> None:
-        try:
-            self._gate.enter(verb)
-        except Misuse:
-            discard(work)
-            raise
-
     def _offer(self, ticket: TaskTicket | Work, fields: Mapping[str, Any], called: Any) -> None:
         """Offer a ticket, or raise: then nothing has changed and a coroutine object is closed."""
-        gate, core = self._gate, self._core
-        work, priority = ticket.work, ticket.priority
+        gate, core, priority = self._gate, self._core, ticket.priority
+        if (
+            type(priority) is not int
+            or not 0 <= priority <= 100
+            or type(ticket.work) not in PLAIN
+            or fields
+            or self.shutting_down
+            or _get_running_loop() is not gate.loop
+        ):
+            self._prepare(ticket, fields, called)
         try:
-            if type(priority) is not int or not 0 <= priority <= 100:
-                ticket.priority = self._read(priority)
+            changed = core.offer(ticket, gate.clock())
+        except BaseException:
+            discard(ticket.work)
+            raise
+        if changed or core.due < inf:
+            gate.after(changed)
+        if ticket.state is RUNNING or ticket.state is WAITING:
+            self._count.submitted += 1
+        else:
+            discard(ticket.work)
+            self._count.refused += 1
+            raise self._refusal(ticket)
+
+    def _prepare(self, ticket: TaskTicket | Work, fields: Mapping[str, Any], called: Any) -> None:
+        """Check what is not plainly in order, and write the values of a bound view on the ticket."""
+        work = ticket.work
+        try:
+            self._gate.enter("spawn" if type(ticket) is Work else "submit")
+            ticket.priority = self._read(ticket.priority)
             if type(work) is CoroutineType:
                 _check_fresh(work, called)
             elif not callable(work) and work is not None:
                 _check_awaitable(work, called)
-            if self.shutting_down:
-                self._refuse_when_shutting_down()
-            if fields:
-                self._fill(ticket, fields)
-            changed = core.offer(ticket, gate.clock())
-            if changed or core.due < inf:
-                gate.after(changed)
-            if ticket.state is not RUNNING and ticket.state is not WAITING:
-                self._count.refused += 1
-                raise self._refusal(ticket)
-            self._count.submitted += 1
+            self._refuse_when_shutting_down()
+            self._fill(ticket, fields)
         except BaseException:
             discard(work)
             raise
 
-    async def _wait(self, ticket: TaskTicket) -> None:
+    def _prepare_loop(self, work: Any) -> None:
+        try:
+            self._gate.enter("spawn")
+        except Misuse:
+            discard(work)
+            raise
+
+    def _wait(self, ticket: TaskTicket) -> Generator[Any, None, None]:
         """Wait until the ticket runs; on every other way out it holds nothing and its coroutine is closed."""
         gate = self._gate
         ticket.woken = woken = gate.entered.create_future()
@@ -266,7 +258,7 @@ class Scheduler(Door, Submitting):
             if self._nested >= self._core.active:
                 warnings.warn(self._deadlock(), SelfDeadlockWarning, stacklevel=4)
         try:
-            await woken
+            yield from woken
         except BaseException:
             discard(ticket.work)
             if ticket.state is WAITING:
@@ -297,7 +289,11 @@ class Scheduler(Door, Submitting):
         else:
             self._ended(ticket, outcome, error)
         gate, core = self._gate, self._core
-        changed = gate.finish(ticket, outcome)
+        try:
+            changed = core.finish(ticket, gate.clock(), outcome)
+        except PolicyError as failure:
+            gate.report(failure)
+            changed = ()
         if changed or core.due < inf:
             gate.after(changed)
         if self.shutting_down:

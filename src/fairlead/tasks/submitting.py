@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import types
-from typing import TYPE_CHECKING, Any, Unpack
+from math import inf
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlead.config import seconds
-from fairlead.core import State
+from fairlead.core import State, Ticket
+from fairlead.core.ticket import LeanTicket
 from fairlead.errors import Misuse
 from fairlead.tasks.door import Bound, bound_fields
 from fairlead.tasks.priority import Priority
@@ -14,13 +16,110 @@ from fairlead.tasks.work import Work
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
 
     from fairlead.core import Explanation
-    from fairlead.tasks.scheduler import Scheduler, TaskTicket
+    from fairlead.tasks.scheduler import Scheduler
     from fairlead.tasks.stats import SchedulerStats
 
-RUNNING = State.RUNNING
+NEW, RUNNING = State.NEW, State.RUNNING
+
+
+class TaskTicket(LeanTicket):
+    """A ticket of `submit` and `turn`, whose work runs in the caller's own task; awaiting it waits for its slot."""
+
+    __slots__ = ("door", "hold_until", "owner", "reason", "woken")
+
+    door: Scheduler
+    owner: asyncio.Task[Any] | None  # the caller's task, while it holds the slot
+    woken: asyncio.Future[None] | None  # what the caller awaits, while it waits
+
+    def __init__(self, door: Scheduler, priority: int, work: Any) -> None:
+        self.door = door
+        self.priority = priority
+        self.work = work
+        self.state = NEW
+        self.place = self.reason = self.owner = self.woken = None
+        self.scopes = ()
+        self.promoted = False
+        self.wait_until = self.hold_until = inf
+        self.arrived_at = -inf
+
+    def __await__(self) -> Iterator[Any]:
+        return iter(()) if self.state is RUNNING else self.door._wait(self)
+
+    def told(self) -> None:
+        """Carry out the verdict the gate has just written: wake the caller, who will read it."""
+        if self.state is RUNNING:
+            self.door._started(self)
+        else:
+            self.door._left(self)
+        if self.woken is not None and not self.woken.done():
+            self.woken.set_result(None)
+
+
+class Turn(TaskTicket):
+    """A slot held for the length of an `async with`; a ticket that is its own context manager.
+
+    Entering and leaving return awaitables that are no coroutines: two of those would cost more than the decision.
+    """
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, door: Scheduler, priority: int, fields: Mapping[str, Any]) -> None:
+        TaskTicket.__init__(self, door, priority, None)
+        self._fields = fields
+
+    def __aenter__(self) -> Self:
+        if self.state is not NEW:
+            raise Misuse("this turn was entered before; ask the scheduler for a new turn() each time")
+        self.door._enter(self, self._fields, None)
+        return self
+
+    def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> _Done:
+        self.door._leave(self, error)
+        return DONE
+
+
+class _Done:
+    """An awaitable that is done."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Iterator[Any]:
+        return iter(())
+
+
+DONE = _Done()
+RARE = tuple(name for name in Ticket.RARE if name not in TaskTicket.__slots__)
+
+
+class BoundTicket(TaskTicket):
+    """A ticket with room for what bound views write on tickets."""
+
+    __slots__ = RARE
+
+    def __init__(self, door: Scheduler, priority: int, work: Any) -> None:
+        TaskTicket.__init__(self, door, priority, work)
+        for name in RARE:
+            setattr(self, name, getattr(LeanTicket, name))
+
+
+class BoundTurn(Turn):
+    """A turn with room for what bound views write on tickets."""
+
+    __slots__ = RARE
+
+    def __init__(self, door: Scheduler, priority: int, fields: Mapping[str, Any]) -> None:
+        Turn.__init__(self, door, priority, fields)
+        for name in RARE:
+            setattr(self, name, getattr(LeanTicket, name))
 
 
 class Submitting:
@@ -31,14 +130,17 @@ class Submitting:
 
     async def submit(self, priority: int, work: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run `work(*args, **kwargs)`, or await a given awaitable, when it is its turn; return its result."""
-        door = self._door
-        ticket = door._enter(priority, work, self._fields, args or kwargs)
+        door, fields = self._door, self._fields
+        ticket = TaskTicket(door, priority, work) if not fields else BoundTicket(door, priority, work)
+        door._enter(ticket, fields, args or kwargs)
         if ticket.state is not RUNNING:
-            await door._wait(ticket)
+            await ticket
         error: BaseException | None = None
         try:
-            result = work if hasattr(work, "__await__") else work(*args, **kwargs)
-            return await result if hasattr(result, "__await__") else result
+            result = work(*args, **kwargs) if callable(work) else work
+            if type(result) is CoroutineType or hasattr(result, "__await__"):
+                return await result
+            return result
         except BaseException as raised:
             error = raised
             raise
@@ -58,7 +160,7 @@ class Submitting:
         fields = self._fields
         if timeout is not None:
             fields = {**fields, "timeout": seconds(timeout, "timeout", zero=True)}
-        return Turn(self._door, priority, fields)
+        return BoundTurn(self._door, priority, fields) if fields else Turn(self._door, priority, fields)
 
     def bind(self, **fields: Unpack[Bound]) -> BoundScheduler:
         """Return a view with the same API whose tickets carry values for policies and capacities.
@@ -85,33 +187,3 @@ class BoundScheduler(Submitting):
     def __init__(self, door: Scheduler, fields: Mapping[str, Any]) -> None:
         self._door = door
         self._fields = fields
-
-
-class Turn:
-    """A slot held for the length of an `async with`."""
-
-    __slots__ = ("_door", "_fields", "_priority", "_ticket")
-
-    def __init__(self, door: Scheduler, priority: int, fields: Mapping[str, Any]) -> None:
-        self._door = door
-        self._priority = priority
-        self._fields = fields
-        self._ticket: TaskTicket | None = None
-
-    async def __aenter__(self) -> Turn:
-        if self._ticket is not None:
-            raise Misuse("this turn was entered before; ask the scheduler for a new turn() each time")
-        ticket = self._door._enter(self._priority, None, self._fields, False)
-        self._ticket = ticket
-        if ticket.state is not RUNNING:
-            await self._door._wait(ticket)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: types.TracebackType | None,
-    ) -> None:
-        if self._ticket is not None:
-            self._door._leave(self._ticket, error)

@@ -145,7 +145,9 @@ class BlockingTurn:
 
     def __enter__(self) -> Self:
         if self._ticket is not None:
-            raise Misuse("this turn was entered before; ask the scheduler for a new turn() each time")
+            raise Misuse(
+                "this turn was entered before; ask the scheduler for a new turn() each time"
+            )
         self._ticket = self._door._enter(self._priority, _hold, self._fields)
         return self
 
@@ -237,7 +239,9 @@ class ThreadScheduler(Door, ThreadSubmitting):
         self._gate.enter("shutdown")
         with self._gate.lock:
             if threading.current_thread() in self._gate.owners:
-                raise Misuse("shutdown() was called from work this scheduler runs: it would wait for itself")
+                raise Misuse(
+                    "shutdown() was called from work this scheduler runs: it would wait for itself"
+                )
             self.shutting_down = True
             if mode == "abort":
                 self._abort()
@@ -321,7 +325,9 @@ class ThreadScheduler(Door, ThreadSubmitting):
         if inspect.iscoroutine(work) or inspect.iscoroutinefunction(work):
             if inspect.iscoroutine(work):
                 work.close()
-            raise ConfigError("a ThreadScheduler runs plain functions; use Scheduler for coroutines")
+            raise ConfigError(
+                "a ThreadScheduler runs plain functions; use Scheduler for coroutines"
+            )
         if not callable(work):
             raise ConfigError(f"work must be a function; got {shown(work)}")
         if type(priority) is not int or not 0 <= priority <= 100:
@@ -388,7 +394,9 @@ class ThreadScheduler(Door, ThreadSubmitting):
             self._gate.disown()
             self._finish(ticket, Outcome.OK, error)
 
-    def _finish(self, ticket: BlockingTicket, outcome: Outcome, error: BaseException | None) -> None:
+    def _finish(
+        self, ticket: BlockingTicket, outcome: Outcome, error: BaseException | None
+    ) -> None:
         self._ended(ticket, outcome, error)
         self._gate.finish(ticket, outcome)
         self._look_whether_drained()

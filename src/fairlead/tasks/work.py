@@ -15,7 +15,7 @@ from math import inf
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from fairlead.core.ticket import RUNNING, WAITING, WITHDRAWN, Outcome, Ticket
+from fairlead.core.ticket import RUNNING, WAITING, WITHDRAWN, LeanTicket, Outcome, Ticket
 from fairlead.errors import PolicyError
 from fairlead.tasks.priority import TIER_OF
 from fairlead.tasks.stats import BOUNDS
@@ -34,36 +34,17 @@ else:
 
 TURN = 100  # units of work a worker runs before it lets the loop look at others
 OK = Outcome.OK
-# What few units of work carry is a default of the class, and an instance attribute only where it was set.
-RARE = {
-    "key": None,
-    "cost": 1,
-    "rank": 0,
-    "tenant": None,
-    "workload": None,
-    "pool": None,
-    "estimate": None,
-    "deadline": inf,
-    "labels": None,
-    "hold_until": inf,
-    "can_preempt": False,
-    "evictable": False,
-    "evictions": 0,
-    "committed": False,
-    "reason": None,
-    "asked": False,  # to be cancelled while it runs
-}
 
 
 class Work(_TicketAndFuture):
     """A unit of spawned work: cancelling it withdraws what waits and cancels what runs."""
 
-    __slots__ = (*(name for name in Ticket.__slots__ if name not in RARE), "context", "door", "owner")
+    __slots__ = (*LeanTicket.__slots__, "context", "door", "owner")
 
     context: Context | None  # of the spawner; None: it had no variables
     door: Scheduler
     owner: asyncio.Task[Any] | None  # the worker that runs it
-    asked: bool
+    asked: bool = False  # to be cancelled while it runs
 
     def told(self) -> None:
         """Carry out the verdict the gate has just written."""
@@ -97,8 +78,9 @@ class Work(_TicketAndFuture):
         self.work = self.context = None
 
 
-for _name, _default in RARE.items():
-    setattr(Work, _name, _default)
+# A future has a dict: what few units of work carry is a default of the class, and kept there only if it was set.
+for _name in Ticket.RARE:
+    setattr(Work, _name, getattr(LeanTicket, _name))
 
 
 class Workers:

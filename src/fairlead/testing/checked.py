@@ -101,6 +101,8 @@ class CheckedGate(Gate):
         assert self.waiting == len(waiting) + len(self._claims), (
             "the count of waiting tickets is off"
         )
+        preemptors = sum(ticket.can_preempt for ticket in (*waiting, *self._claims))
+        assert self._preemptors == preemptors, "the count of waiting preemptors is off"
         for ticket in waiting:
             assert ticket.state is State.WAITING, f"{ticket!r} stands in the queue"
         for ticket in self.holders:

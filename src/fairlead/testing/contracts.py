@@ -11,7 +11,7 @@ import random
 from math import inf
 from typing import TYPE_CHECKING
 
-from fairlead.capacities import InFlight, Slots, TokenBucket
+from fairlead.capacities import Both, InFlight, Slots, TokenBucket
 from fairlead.core.policy import Policy
 from fairlead.core.ticket import Outcome, State, Ticket
 from fairlead.testing.checked import CheckedGate
@@ -87,7 +87,11 @@ class PolicyContract:
 
     def test_scopes_that_close_and_open(self) -> None:
         for seed in range(20):
-            capacity = InFlight(5, by=lambda ticket: ticket.tenant)
+            # Scopes that overlap: what one of them lets go, the other may keep.
+            capacity = Both(
+                InFlight(5, by=lambda ticket: ticket.tenant, name="tenant"),
+                InFlight(6, by=lambda ticket: ticket.workload, name="workload"),
+            )
             drive(CheckedGate(self.make(), capacity), seed, 120, self.ticket)
 
     def test_room_that_comes_with_time(self) -> None:
