@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
 
+OK = Outcome.OK
+
+
 class Change(NamedTuple):
     """A change of settings: call `verb(*args)` on the capacity or policy of that name."""
 
@@ -102,11 +105,10 @@ class Gate(Dispatcher):
         if ticket.arrived_at == -inf:
             ticket.arrived_at = now
         if not self.waiting and not self._full and self.policy.shortcut:
-            refusal = capacity.refusal(ticket, now)
-            if refusal is None:
-                if self.policy.charges:  # before room is taken: it may find the ticket wrong
-                    self._charge(ticket, now, changed)
-                self._full = capacity.take(ticket, now) is True
+            if self.policy.charges and capacity.refusal(ticket, now) is None:
+                self._charge(ticket, now, changed)  # before room is taken: it may find the ticket wrong
+            if capacity.admit(ticket, now) is None:
+                self._full = capacity.full
                 self._start(ticket, now)
                 if self.due <= now:
                     self._settle(now, changed)
@@ -148,9 +150,17 @@ class Gate(Dispatcher):
             if self.due <= now:
                 self._settle(now, changed)
             return changed
-        self._release(ticket, now, outcome, spent)
+        if outcome is OK and spent is None and not ticket.evictable and ticket.hold_until == inf:
+            self.capacity.give(ticket, now)
+            self._full = False
+        else:
+            self._release(ticket, now, outcome, spent)
         if ticket.state is RUNNING:
             ticket.state = DONE
+        if self.waiting and self.due > now and not self._hunting and not self.policy.timed:
+            self._dispatch(now, changed)  # all that `_settle` does, as long as nothing else is due
+            if self.due > now and not self._hunting:
+                return changed
         if self.waiting or self.due <= now:
             self._settle(now, changed)
         elif self.capacity.opened:

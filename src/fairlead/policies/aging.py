@@ -15,8 +15,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Self
 
 from fairlead.core.lanes import Lane, Order
-from fairlead.core.policy import Policy
 from fairlead.errors import ConfigError
+from fairlead.policies.fifo import Queue
 
 if TYPE_CHECKING:
     from fairlead.core.ticket import Ticket
@@ -52,12 +52,17 @@ class Rising(Order):
                 if lane.entry is not entry:
                     heappop(rising)
                     continue
-                head = lane.head()
+                head = lane.entries[0]
+                if head.place is not lane:
+                    head = lane.head()
                 if head.seq != entry[1]:
-                    constant = rate * head.arrived_at - head.priority
-                    lane.entry = entry = (constant, head.seq, lane)
-                    heapreplace(rising, entry)
-                elif entry[0] <= reached:
+                    lane.entry = entry = (rate * head.arrived_at - head.priority, head.seq, lane)
+                    size = len(rising)
+                    if (size > 1 and rising[1] < entry) or (size > 2 and rising[2] < entry):
+                        heapreplace(rising, entry)
+                        continue
+                    rising[0] = entry  # still first, as is usual while a burst drains
+                if entry[0] <= reached:
                     heappop(rising)
                     lane.entry = arrived = (head.seq, lane)
                     heappush(capped, arrived)
@@ -74,15 +79,13 @@ class Rising(Order):
             heappop(capped)
 
 
-class Aging(Policy):
+class Aging(Queue):
     """Serve the highest effective priority; equal ones in order of arrival.
 
     >>> aging = Aging.over(30.0)
     >>> aging.rate, aging.ceiling
     (2.0, 100)
     """
-
-    _lane_type = Lane
 
     def __init__(
         self,
@@ -130,8 +133,7 @@ class Aging(Policy):
 
     def push(self, ticket: Ticket, now: float) -> None:
         scopes = ticket.scopes
-        name = (ticket.priority, scopes) if scopes else ticket.priority
-        self._insert(ticket, name, None)
+        self._append(ticket, (ticket.priority, scopes) if scopes else ticket.priority)
 
     def explain(self, ticket: Ticket, now: float) -> str | None:
         return f"priority {ticket.priority} has aged to {self.effective(ticket, now):g}"

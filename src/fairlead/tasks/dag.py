@@ -3,8 +3,8 @@
 Handing a node a slot earlier would let nodes hold every slot while the ones they wait for are queued behind them.
 
 **How results arrive.**  A node given as an argument stands for its result.  A dependency named in `after` fills the
-parameter of its own name; parameters still open are filled with the remaining results in the order of `after`; a function
-with none open gets none.
+parameter of its own name; parameters still open are filled with the remaining results in the order of `after`; a
+function with none open gets none.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Dag:
         **kwargs: Any,
     ) -> Node:
         """Add a step that runs after others, named or given as arguments; names may be added later."""
-        if not (isinstance(name, str) and name):
+        if not name or not isinstance(name, str):
             raise ConfigError(f"a node needs a name, a text that is not empty; got {shown(name)}")
         if name in self._nodes:
             raise DuplicateNode(f"the DAG has a node {name!r} already; give each node its own name")

@@ -7,7 +7,7 @@ import threading
 import warnings
 from concurrent.futures import Future
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from fairlead.capacities import Slots, Unlimited
 from fairlead.config import SchedulerSettings, seconds, shown, whole
@@ -15,15 +15,14 @@ from fairlead.core import Change, Gate, Outcome, Policy, State, Ticket
 from fairlead.errors import ConfigError, Misuse, SelfDeadlockWarning, WaitedTooLong
 from fairlead.policies import FIFO
 from fairlead.runtime import ThreadGate
-from fairlead.tasks.door import Bound, Door, aging_or, bound_fields, slots_or
-from fairlead.tasks.priority import Priority
+from fairlead.tasks.blocking import ThreadSubmitting
+from fairlead.tasks.door import Door, aging_or, slots_or
 from fairlead.tasks.stats import SchedulerStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import TracebackType
+    from collections.abc import Mapping
 
-    from fairlead.core import Capacity, Explanation
+    from fairlead.core import Capacity
 
 RUNNING, WAITING = State.RUNNING, State.WAITING
 IDLE = 5.0  # seconds a worker thread waits for more work before it ends
@@ -70,95 +69,6 @@ class WorkResult(Future[Any]):
                 super().cancel()
                 return self.set_running_or_notify_cancel() is False
         return self.cancelled()
-
-
-def _hold() -> None:
-    """The work of a turn, which its caller does."""
-
-
-class ThreadSubmitting:
-    """Submit, spawn, take turns, and bind values to the tickets that do; from any thread."""
-
-    _door: ThreadScheduler
-    _fields: Mapping[str, Any]
-
-    def submit(self, priority: int, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run `work(*args, **kwargs)` in this thread when it is its turn; return its result."""
-        door = self._door
-        ticket = door._enter(priority, work, self._fields)
-        error: BaseException | None = None
-        try:
-            return work(*args, **kwargs)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            door._leave(ticket, error)
-
-    def submit_normal(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Submit with priority 50."""
-        return self.submit(50, work, *args, **kwargs)
-
-    def spawn(
-        self, priority: int, work: Callable[..., Any], /, *args: Any, **kwargs: Any
-    ) -> WorkResult:
-        """Queue work for a worker thread; the future has its result."""
-        return self._door._spawn(priority, work, self._fields, args, kwargs)
-
-    def turn(self, priority: int = Priority.NORMAL, timeout: Any = None) -> BlockingTurn:
-        """Hold a slot in this thread: `with scheduler.turn(priority=80, timeout=5.0): ...`"""
-        fields = self._fields
-        if timeout is not None:
-            fields = {**fields, "timeout": seconds(timeout, "timeout", zero=True)}
-        return BlockingTurn(self._door, priority, fields)
-
-    def bind(self, **fields: Unpack[Bound]) -> BoundThreadScheduler:
-        """Return a view with the same API whose tickets carry values for policies and capacities."""
-        return BoundThreadScheduler(self._door, {**self._fields, **bound_fields(fields)})
-
-    def explain(self, future: WorkResult) -> Explanation:
-        """Say why spawned work waits."""
-        with self._door._gate.lock:
-            return self._door._explain(future.ticket)
-
-
-class BoundThreadScheduler(ThreadSubmitting):
-    """A view of a thread scheduler whose tickets carry a tenant, a cost and the like."""
-
-    def __init__(self, door: ThreadScheduler, fields: Mapping[str, Any]) -> None:
-        self._door = door
-        self._fields = fields
-
-    def stats(self) -> SchedulerStats:
-        """Take a snapshot of the counters."""
-        return self._door.stats()
-
-
-class BlockingTurn:
-    """A slot held for the length of a `with`."""
-
-    def __init__(self, door: ThreadScheduler, priority: int, fields: Mapping[str, Any]) -> None:
-        self._door = door
-        self._priority = priority
-        self._fields = fields
-        self._ticket: BlockingTicket | None = None
-
-    def __enter__(self) -> Self:
-        if self._ticket is not None:
-            raise Misuse(
-                "this turn was entered before; ask the scheduler for a new turn() each time"
-            )
-        self._ticket = self._door._enter(self._priority, _hold, self._fields)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._ticket is not None:
-            self._door._leave(self._ticket, error)
 
 
 class ThreadScheduler(Door, ThreadSubmitting):
