@@ -320,8 +320,8 @@ class Dispatcher:
         for head in (self.policy.head(now), *(closed.get(scope) for scope in grounds)):
             if head is None or not head.can_preempt or head in self._claims:
                 continue
-            if self.capacity.refusal(head, now) is None:
-                continue  # order alone keeps it waiting
+            if head.wait_until <= now or self.capacity.refusal(head, now) is None:
+                continue  # it is about to give up; or order alone keeps it waiting
             victim = self._evictions.victim(head, self.capacity, now)
             if victim is None:
                 continue

@@ -106,7 +106,9 @@ class Gate(Dispatcher):
             ticket.arrived_at = now
         if not self.waiting and not self._full and self.policy.shortcut:
             if self.policy.charges and capacity.refusal(ticket, now) is None:
-                self._charge(ticket, now, changed)  # before room is taken: it may find the ticket wrong
+                self._charge(
+                    ticket, now, changed
+                )  # before room is taken: it may find the ticket wrong
             if capacity.admit(ticket, now) is None:
                 self._full = capacity.full
                 self._start(ticket, now)

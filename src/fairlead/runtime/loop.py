@@ -1,7 +1,8 @@
 """A gate on an event loop: the clock, the one timer, and telling tickets their verdicts.
 
-The loop's own clock is the gate's, so that a virtual loop moves both.  There is one timer however many tickets wait: at the gate's
-next wake-up.  Verdicts are carried out by the tickets themselves, which know what their door does with them.
+The loop's own clock is the gate's, so that a virtual loop moves both.  There is one timer however many tickets
+wait: at the gate's next wake-up.  Verdicts are carried out by the tickets themselves, which know what their door
+does with them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class LoopGate:
         self.gate = gate
         self.loop: asyncio.AbstractEventLoop | None = None
         self.clock: Callable[[], float] = _no_time
-        self.owners: dict[object, Ticket] = {}  # the tasks that hold room, for warning of self-deadlock
+        self.blocked: set[object] = (
+            set()
+        )  # the tasks that wait for room, for warning of self-deadlock
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
 
@@ -93,7 +96,11 @@ class LoopGate:
 
     def adjust(self, change: Change) -> None:
         """Change a setting; what may start now is told."""
-        self.after(self.gate.adjust(change, self.clock()))
+        changed: Sequence[Ticket] = ()
+        try:
+            changed = self.gate.adjust(change, self.clock())
+        finally:
+            self.after(changed)  # of a verb that fails, the next one tells what it had changed
 
     def rest(self) -> None:
         """Put the timer away: nothing waits any more."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fairlead.core import Explanation, Gate, Ticket
 
 CLAMP_LOG_INTERVAL = 60.0
+DEFAULT_SLOTS = 16
 SHORTEST_TIMEOUT = 0.001  # of starvation: beneath, every priority is at the ceiling at once
 log = logging.getLogger("fairlead")
 
@@ -42,7 +43,6 @@ class Door:
         self._aging = policy if isinstance(policy, Aging) and policy.rate else None
         # Nobody is promoted before this wait; spares the arithmetic for those who start sooner.
         self._first_step = inf if self._aging is None else STEP / self._aging.rate
-        self._nested = 0  # holders of a slot that wait for another one
         self._clamp_told_at = -inf
 
     def stats(self) -> SchedulerStats:
@@ -141,6 +141,10 @@ class Door:
             count.expired += 1
         if self._aging is not None:
             count.promotions += self._aging.steps(ticket, self._clock())
+        self._look_whether_drained()
+
+    def _look_whether_drained(self) -> None:
+        """Wake whoever waits for the end, if this was it."""
 
     def _ended(self, ticket: Ticket, outcome: Outcome, error: BaseException | None) -> None:
         """Count a ticket whose work has ended, or, LOST, had not begun."""
@@ -181,12 +185,12 @@ class Door:
         )
 
 
-def slots_or(capacity: Capacity | None, max_concurrency: int | None) -> Capacity:
+def slots_or(capacity: Capacity | None, max_concurrency: int) -> Capacity:
     """Make the slots of a scheduler, or take the capacity it was given."""
+    slots = whole(max_concurrency, "max_concurrency", 1)
     if capacity is None:
-        total = 16 if max_concurrency is None else max_concurrency
-        return Slots(whole(total, "max_concurrency", 1))
-    if max_concurrency is not None:
+        return Slots(slots)
+    if slots != DEFAULT_SLOTS:
         raise ConfigError(
             "give max_concurrency or capacity, not both: the capacity says how many run"
         )

@@ -10,7 +10,7 @@ from fairlead.core import Change, Gate
 from fairlead.errors import ConfigError, Misuse
 from fairlead.policies import FairQueue
 from fairlead.runtime import LoopGate
-from fairlead.tasks.door import aging_or, positive, slots_or
+from fairlead.tasks.door import DEFAULT_SLOTS, aging_or, positive, slots_or
 from fairlead.tasks.scheduler import Scheduler
 from fairlead.tasks.work import Workers
 
@@ -28,7 +28,7 @@ class SharedPool:
     """
 
     def __init__(
-        self, max_concurrency: int | None = None, *, capacity: Capacity | None = None
+        self, max_concurrency: int = DEFAULT_SLOTS, *, capacity: Capacity | None = None
     ) -> None:
         self._members = FairQueue("door", inside=_policy_of)
         self._gate = LoopGate(Gate(self._members, slots_or(capacity, max_concurrency)))

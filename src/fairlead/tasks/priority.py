@@ -36,4 +36,6 @@ def read_priority(priority: Any) -> int:
             return operator.index(priority)
         except TypeError:
             pass
-    raise ConfigError(f"priority must be an integer 0..100, got {shown(priority)}; example: submit(80, fn)")
+    raise ConfigError(
+        f"priority must be an integer 0..100, got {shown(priority)}; example: submit(80, fn)"
+    )

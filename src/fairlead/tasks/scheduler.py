@@ -1,8 +1,9 @@
 """The tasks door: coroutines that share bounded slots, with priorities that age.
 
-One unit of work: `submit` makes a ticket and offers it.  RUNNING, it awaits the function in the caller's own task; WAITING, it
-awaits a future first; refused, it raises.  On return, error or cancellation it finishes the ticket, and whoever starts in its
-place is woken.  `spawn` does the same without a task per unit (work.py), `turn` without a function.
+One unit of work: `submit` makes a ticket and offers it.  RUNNING, it awaits the function in the caller's own task;
+WAITING, it awaits a future first; refused, it raises.  On return, error or cancellation it finishes the ticket, and
+whoever starts in its place is woken.  `spawn` does the same without a task per unit (work.py), `turn` without a
+function.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from asyncio import _get_running_loop, current_task
 from contextvars import copy_context
 from functools import partial
 from math import inf
-from types import BuiltinFunctionType, CoroutineType, FunctionType, MethodType, NoneType
+from types import BuiltinFunctionType, CoroutineType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from fairlead.capacities import Slots, Unlimited
@@ -23,7 +24,7 @@ from fairlead.core import Change, Gate, Outcome, Policy, State
 from fairlead.errors import ConfigError, Misuse, PolicyError, SelfDeadlockWarning, WaitedTooLong
 from fairlead.policies import FIFO
 from fairlead.runtime import LoopGate
-from fairlead.tasks.door import Door, aging_or, slots_or
+from fairlead.tasks.door import DEFAULT_SLOTS, Door, aging_or, slots_or
 from fairlead.tasks.priority import TIER_OF
 from fairlead.tasks.submitting import Submitting, TaskTicket
 from fairlead.tasks.work import Work, Workers, discard
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
     from fairlead.core import Capacity
 
 NEW, RUNNING, WAITING = State.NEW, State.RUNNING, State.WAITING
-# Work that needs no second look; a turn has none.
-PLAIN = frozenset({FunctionType, MethodType, BuiltinFunctionType, NoneType, partial})
+PLAIN = frozenset({FunctionType, MethodType, BuiltinFunctionType, partial})  # needs no second look
 
 
 class Scheduler(Door, Submitting):
@@ -62,7 +62,7 @@ class Scheduler(Door, Submitting):
     @classmethod
     def bounded(
         cls,
-        max_concurrency: int | None = None,
+        max_concurrency: int = DEFAULT_SLOTS,
         max_queue_size: int = 0,
         starvation_timeout: Any = "30s",
         *,
@@ -107,7 +107,9 @@ class Scheduler(Door, Submitting):
         self._gate.enter("resize")
         self._gate.adjust(Change(capacity.name, "resize", (total,)))
 
-    async def shutdown(self, mode: Literal["drain", "abort"] = "drain", timeout: Any = None) -> None:
+    async def shutdown(
+        self, mode: Literal["drain", "abort"] = "drain", timeout: Any = None
+    ) -> None:
         """Take nothing new; drain what waits, or answer it with ShuttingDown; wait for what runs.
 
         When `timeout` has passed, what waits is aborted, what was spawned is cancelled, and WaitedTooLong is raised.
@@ -116,16 +118,20 @@ class Scheduler(Door, Submitting):
             raise ConfigError(f'mode must be "drain" or "abort"; got {shown(mode)}')
         limit = None if timeout is None else seconds(timeout, "timeout", zero=True)
         self._gate.enter("shutdown")
-        if asyncio.current_task() in self._gate.owners:
-            raise Misuse("shutdown() was called from work this scheduler runs: it would wait for itself")
+        task = current_task()
+        if any(ticket.owner is task for ticket in self._running()):
+            raise Misuse(
+                "shutdown() was called from work this scheduler runs: it would wait for itself"
+            )
         self.shutting_down = True
         if mode == "abort":
             self._abort()
         self._look_whether_drained()
         try:
-            async with asyncio.timeout(limit):
-                await self._drained.wait()
-                await self._workers.rest()
+            if not self._drained.is_set():
+                async with asyncio.timeout(limit):
+                    await self._drained.wait()
+            await self._workers.rest()
         except TimeoutError:
             left = self._count.outstanding
             self._abort()
@@ -145,10 +151,14 @@ class Scheduler(Door, Submitting):
         self._gate.withdraw(waiting)
         for ticket in waiting:
             ticket.told()
+        self._look_whether_drained()
+
+    def _running(self) -> list[Any]:
+        return [ticket for ticket in self._core.holders if self._owns(ticket)]
 
     async def _cancel_spawned(self) -> None:
         """Cancel running work of ours; work in callers' own tasks is theirs to cancel."""
-        spawned = [ticket for ticket in self._core.holders if type(ticket) is Work and ticket.door is self]
+        spawned = [ticket for ticket in self._running() if type(ticket) is Work]
         for work in spawned:
             work.cancel()
         if spawned:
@@ -156,7 +166,7 @@ class Scheduler(Door, Submitting):
         await self._workers.rest()
 
     def _look_whether_drained(self) -> None:
-        if not self._count.outstanding:
+        if self.shutting_down and not self._count.outstanding:
             self._drained.set()
 
     # A ticket's way in.  This is the hot path (benchmarks/tasks.py): few calls, each step in its place.
@@ -165,9 +175,7 @@ class Scheduler(Door, Submitting):
         """Offer a ticket that runs in the caller's task: it runs, or waits, or its refusal is raised."""
         self._offer(ticket, fields, called)
         if ticket.state is RUNNING:
-            gate = self._gate
-            ticket.owner = task = current_task(gate.loop)
-            gate.owners[task] = ticket
+            ticket.owner = current_task(self._gate.loop)
 
     def _spawn(
         self,
@@ -178,7 +186,7 @@ class Scheduler(Door, Submitting):
         kwargs: dict[str, Any],
     ) -> Work:
         gate = self._gate
-        if gate.loop is None:
+        if _get_running_loop() is not gate.loop or gate.loop is None:
             self._prepare_loop(work)
         ticket = Work(loop=gate.loop)
         ticket.state = NEW
@@ -190,6 +198,7 @@ class Scheduler(Door, Submitting):
         ticket.promoted = False
         ticket.wait_until = inf
         ticket.arrived_at = -inf
+        ticket.started_at = inf
         ticket.context = copy_context() or None
         self._offer(ticket, fields, args or kwargs)
         if args or kwargs:
@@ -214,6 +223,7 @@ class Scheduler(Door, Submitting):
             changed = core.offer(ticket, gate.clock())
         except BaseException:
             discard(ticket.work)
+            gate.after(())  # of a verb that fails, the next one tells what it had changed
             raise
         if changed or core.due < inf:
             gate.after(changed)
@@ -232,7 +242,7 @@ class Scheduler(Door, Submitting):
             ticket.priority = self._read(ticket.priority)
             if type(work) is CoroutineType:
                 _check_fresh(work, called)
-            elif not callable(work) and work is not None:
+            elif not callable(work):
                 _check_awaitable(work, called)
             self._refuse_when_shutting_down()
             self._fill(ticket, fields)
@@ -252,12 +262,10 @@ class Scheduler(Door, Submitting):
         gate = self._gate
         ticket.woken = woken = gate.entered.create_future()
         task = current_task(gate.loop)
-        nested = task in gate.owners
-        if nested:
-            self._nested += 1
-            if self._nested >= self._core.active:
-                warnings.warn(self._deadlock(), SelfDeadlockWarning, stacklevel=4)
+        gate.blocked.add(task)
         try:
+            if self._all_blocked(task):
+                warnings.warn(self._deadlock(), SelfDeadlockWarning, stacklevel=3)
             yield from woken
         except BaseException:
             discard(ticket.work)
@@ -268,19 +276,24 @@ class Scheduler(Door, Submitting):
             raise
         finally:
             ticket.woken = None
-            if nested:
-                self._nested -= 1
+            gate.blocked.discard(task)
         if ticket.state is not RUNNING:
             discard(ticket.work)
             raise self._refusal(ticket)
         ticket.owner = task
-        gate.owners[task] = ticket
+
+    def _all_blocked(self, task: Any) -> bool:
+        """Does every slot belong to a task that waits for one, this task among them?."""
+        holders: Any = self._core.holders
+        blocked = self._gate.blocked
+        return all(holder.owner in blocked for holder in holders) and any(
+            holder.owner is task for holder in holders
+        )
 
     # A ticket's way out
 
     def _leave(self, ticket: TaskTicket, error: BaseException | None) -> None:
         """Finish a ticket whose work ran in its caller's task."""
-        self._gate.owners.pop(ticket.owner, None)
         self._finish(ticket, Outcome.OK, error)
 
     def _finish(self, ticket: TaskTicket, outcome: Outcome, error: BaseException | None) -> None:
@@ -303,8 +316,6 @@ class Scheduler(Door, Submitting):
         """Take a waiting ticket back on behalf of its caller."""
         self._left(ticket)
         self._gate.withdraw([ticket])
-        if self.shutting_down:
-            self._look_whether_drained()
 
 
 def _check_awaitable(work: Any, called: Any) -> None:
@@ -316,6 +327,8 @@ def _check_awaitable(work: Any, called: Any) -> None:
 
 def _check_fresh(work: Any, called: Any) -> None:
     if called:
-        raise ConfigError("a coroutine object takes no arguments; pass the function and its arguments instead")
+        raise ConfigError(
+            "a coroutine object takes no arguments; pass the function and its arguments instead"
+        )
     if inspect.getcoroutinestate(work) != inspect.CORO_CREATED:
         raise Misuse(f"{work!r} was already awaited; pass the function, or a new coroutine object")

@@ -16,7 +16,7 @@ from fairlead.tasks.work import Work
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Mapping
     from types import TracebackType
 
     from fairlead.core import Explanation
@@ -43,16 +43,20 @@ class TaskTicket(LeanTicket):
         self.place = self.reason = self.owner = self.woken = None
         self.scopes = ()
         self.promoted = False
-        self.wait_until = self.hold_until = inf
+        self.wait_until = self.hold_until = self.started_at = inf
         self.arrived_at = -inf
 
-    def __await__(self) -> Iterator[Any]:
-        return iter(()) if self.state is RUNNING else self.door._wait(self)
+    def __await__(self) -> Generator[Any, Any, None]:
+        if self.state is RUNNING:
+            return NOTHING  # type: ignore[no-any-return]
+        return self.door._wait(self)
 
     def told(self) -> None:
         """Carry out the verdict the gate has just written: wake the caller, who will read it."""
         if self.state is RUNNING:
             self.door._started(self)
+        elif self.woken is None:
+            return  # it runs, and its room was taken back: it is counted when it ends
         else:
             self.door._left(self)
         if self.woken is not None and not self.woken.done():
@@ -68,12 +72,14 @@ class Turn(TaskTicket):
     __slots__ = ("_fields",)
 
     def __init__(self, door: Scheduler, priority: int, fields: Mapping[str, Any]) -> None:
-        TaskTicket.__init__(self, door, priority, None)
+        TaskTicket.__init__(self, door, priority, _the_body)
         self._fields = fields
 
     def __aenter__(self) -> Self:
         if self.state is not NEW:
-            raise Misuse("this turn was entered before; ask the scheduler for a new turn() each time")
+            raise Misuse(
+                "this turn was entered before; ask the scheduler for a new turn() each time"
+            )
         self.door._enter(self, self._fields, None)
         return self
 
@@ -92,11 +98,16 @@ class _Done:
 
     __slots__ = ()
 
-    def __await__(self) -> Iterator[Any]:
-        return iter(())
+    def __await__(self) -> Generator[Any, Any, None]:
+        return NOTHING  # type: ignore[no-any-return]
+
+
+def _the_body() -> None:
+    """Stand for the work of a turn, which is whatever the caller does."""
 
 
 DONE = _Done()
+NOTHING: Any = iter(())  # for ever at its end: awaiting it goes on at once
 RARE = tuple(name for name in Ticket.RARE if name not in TaskTicket.__slots__)
 
 
@@ -131,7 +142,9 @@ class Submitting:
     async def submit(self, priority: int, work: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run `work(*args, **kwargs)`, or await a given awaitable, when it is its turn; return its result."""
         door, fields = self._door, self._fields
-        ticket = TaskTicket(door, priority, work) if not fields else BoundTicket(door, priority, work)
+        ticket = (
+            TaskTicket(door, priority, work) if not fields else BoundTicket(door, priority, work)
+        )
         door._enter(ticket, fields, args or kwargs)
         if ticket.state is not RUNNING:
             await ticket
@@ -160,13 +173,17 @@ class Submitting:
         fields = self._fields
         if timeout is not None:
             fields = {**fields, "timeout": seconds(timeout, "timeout", zero=True)}
-        return BoundTurn(self._door, priority, fields) if fields else Turn(self._door, priority, fields)
+        return (
+            BoundTurn(self._door, priority, fields)
+            if fields
+            else Turn(self._door, priority, fields)
+        )
 
     def bind(self, **fields: Unpack[Bound]) -> BoundScheduler:
         """Return a view with the same API whose tickets carry values for policies and capacities.
 
-        Known are tenant, workload, cost, deadline, timeout, rank, pool and estimate.  `timeout` bounds the wait, `deadline` is
-        for the policy to read; both count from the submission.
+        Known are tenant, workload, cost, deadline, timeout, rank, pool and estimate.  `timeout` bounds the wait,
+        `deadline` is for the policy to read; both count from the submission.
         """
         return BoundScheduler(self._door, {**self._fields, **bound_fields(fields)})
 

@@ -16,7 +16,7 @@ from fairlead.errors import ConfigError, Misuse, SelfDeadlockWarning, WaitedTooL
 from fairlead.policies import FIFO
 from fairlead.runtime import ThreadGate
 from fairlead.tasks.blocking import ThreadSubmitting
-from fairlead.tasks.door import Door, aging_or, slots_or
+from fairlead.tasks.door import DEFAULT_SLOTS, Door, aging_or, slots_or
 from fairlead.tasks.stats import SchedulerStats
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
         self._door = self
         self._fields: Mapping[str, Any] = {}
         self._gate = gate
+        self._nested = 0  # holders of a slot that wait for another one
         self._drained = threading.Condition(gate.lock)
         self._ready: list[BlockingTicket] = []  # started, and not yet with a worker
         self._work = threading.Condition(gate.lock)
@@ -94,7 +95,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
     @classmethod
     def bounded(
         cls,
-        max_concurrency: int | None = None,
+        max_concurrency: int = DEFAULT_SLOTS,
         max_queue_size: int = 0,
         starvation_timeout: Any = "30s",
         *,

@@ -1,13 +1,14 @@
 """Work given to `spawn`, and the workers that run it.
 
-A queued unit of work is one object, a ticket that is its own future, and no task: a task costs a kilobyte and four microseconds.
-Workers are tasks that live while there is work: one takes the next started ticket straight from the finish of its last, so that a full
-queue drains without a trip through the loop per unit.
+A queued unit of work is one object, a ticket that is its own future, and no task: a task costs a kilobyte and
+four microseconds.  Workers are tasks that live while there is work: one takes the next started ticket straight
+from the finish of its last, so that a full queue drains without a trip through the loop per unit.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import types
 from bisect import bisect_left
 from contextvars import Context, copy_context
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from fairlead.runtime import LoopGate
     from fairlead.tasks.scheduler import Scheduler
 
-    class _TicketAndFuture(Ticket, asyncio.Future[Any]):
-        """Two classes with slots cannot be joined at run time; the core asks for attributes, not for a class."""
+    class _TicketAndFuture(Ticket, asyncio.Future[Any]):  # type: ignore[misc]
+        """Two classes with slots cannot be joined at run time; the core asks for attributes only."""
+
+        def __init__(self, *, loop: asyncio.AbstractEventLoop | None) -> None: ...
 
 else:
     _TicketAndFuture = asyncio.Future
@@ -52,6 +55,8 @@ class Work(_TicketAndFuture):
             self.door._started(self)
             self.door._workers.start(self)
             return
+        if self.owner is not None:
+            return  # it runs, and its room was taken back: it is counted when it ends
         self.door._left(self)
         self._forget()
         if not self.done():
@@ -241,6 +246,6 @@ def _bearable(error: BaseException) -> BaseException:
 
 
 def discard(work: Any) -> None:
-    """Close a coroutine that will not be awaited."""
-    if type(work) is CoroutineType:
+    """Close a coroutine that will not be awaited, unless it is under way elsewhere."""
+    if type(work) is CoroutineType and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
         work.close()
