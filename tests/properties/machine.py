@@ -135,6 +135,8 @@ class GateMachine(RuleBasedStateMachine):
         for number, part in enumerate(parts(self.gate.capacity)):
             if isinstance(part, TokenBucket):
                 for ticket in started:
+                    if part._key(ticket) is None:
+                        continue  # without the label it bypasses the limit
                     key = (number, part._key(ticket))
                     self.drawn[key] = self.drawn.get(key, 0.0) + ticket.cost
                     debt = max(0.0, ticket.cost - part.burst)
@@ -181,7 +183,8 @@ class GateMachine(RuleBasedStateMachine):
         ticket = list(self.gate.holders)[which % len(self.gate.holders)]
         for number, part in enumerate(parts(self.gate.capacity)):
             if isinstance(part, TokenBucket) and (spent is not None or outcome is Outcome.LOST):
-                self.drawn[number, part._key(ticket)] -= ticket.cost  # at most; looser, never wrong
+                if part._key(ticket) is not None:
+                    self.drawn[number, part._key(ticket)] -= ticket.cost  # at most; looser, never wrong
         self.do(lambda: self.gate.finish(ticket, self.now, outcome, spent), step=step)
 
     @precondition(lambda self: self.tickets)

@@ -47,10 +47,7 @@ def show(seconds: float, seed: int, *, as_json: bool) -> int:
     if console.is_terminal and not console.is_dumb_terminal:
         _run_live(console, halves, seconds)
     else:
-        for number, half in enumerate(halves, 1):
-            title = f"{number}/2 {TITLES[half.name]}: {_setting(seconds)}"
-            print(title, file=sys.stderr, flush=True)
-            asyncio.run(_run([half]))
+        asyncio.run(_run(halves, _setting(seconds)))
     with console.capture() as captured:
         console.print(_summary(halves, console.width))
         console.print("\n".join(["", *compare(halves)]))
@@ -58,8 +55,11 @@ def show(seconds: float, seed: int, *, as_json: bool) -> int:
     return _print("\n".join(lines).strip("\n").replace("\n\n\n", "\n\n"))
 
 
-async def _run(halves: Sequence[Half]) -> None:
-    for half in halves:
+async def _run(halves: Sequence[Half], setting: str = "") -> None:
+    for number, half in enumerate(halves, 1):
+        if setting:
+            title = f"{number}/{len(halves)} {TITLES[half.name]}: {setting}"
+            print(title, file=sys.stderr, flush=True)
         await half.run()
 
 
