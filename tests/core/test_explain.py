@@ -106,6 +106,7 @@ def test_one_that_ranks_earlier_and_stops_the_line():
 def test_what_can_never_fit_and_has_not_been_reached():
     gate = CheckedGate(FIFO(), Both(Slots(1), TokenBucket(1.0, burst=4)))
     offer(gate, "a")
+    offer(gate, "b")  # finds it full, so nobody behind it is asked
     never = offer(gate, "never", cost=5)
     explanation = gate.explain(never, 0.0)
     assert explanation.blocked_by is NEVER

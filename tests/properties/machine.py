@@ -182,9 +182,10 @@ class GateMachine(RuleBasedStateMachine):
     def finish(self, step, which, outcome, spent):
         ticket = list(self.gate.holders)[which % len(self.gate.holders)]
         for number, part in enumerate(parts(self.gate.capacity)):
-            if isinstance(part, TokenBucket) and (spent is not None or outcome is Outcome.LOST):
-                if part._key(ticket) is not None:
-                    self.drawn[number, part._key(ticket)] -= ticket.cost  # at most; looser, never wrong
+            refunds = spent is not None or outcome is Outcome.LOST
+            if isinstance(part, TokenBucket) and refunds and part._key(ticket) is not None:
+                # At most; looser, never wrong.
+                self.drawn[number, part._key(ticket)] -= ticket.cost
         self.do(lambda: self.gate.finish(ticket, self.now, outcome, spent), step=step)
 
     @precondition(lambda self: self.tickets)

@@ -48,13 +48,17 @@ NEW, WAITING, RUNNING, DONE, REFUSED, EXPIRED, EVICTED, WITHDRAWN = State
 
 
 class Bare:
-    """What every ticket has.  A door that makes very many derives its own from this: what it never sets costs nothing.
+    """What the gate reads of every ticket.
 
-    The core reads any attribute of a `Ticket` from any ticket; those a class has no slot for are defaults of the class.
+    A door that makes very many derives its own from this: what it never sets costs nothing.  The core reads any
+    attribute of a `Ticket` from any ticket; those a class has no slot for are defaults of the class.
     """
 
     __slots__ = (
         "arrived_at",
+        "can_preempt",
+        "evictable",
+        "hold_until",
         "place",
         "priority",
         "promoted",
@@ -67,6 +71,9 @@ class Bare:
     )
 
     arrived_at: float
+    can_preempt: bool
+    evictable: bool
+    hold_until: float
     place: Any
     priority: int
     promoted: bool
@@ -86,9 +93,6 @@ class Bare:
     estimate: float | None = None
     deadline: float = inf
     labels: Mapping[str, str] | None = None
-    hold_until: float = inf
-    can_preempt: bool = False
-    evictable: bool = False
     evictions: int = 0
     committed: bool = False
     reason: QueueLimit | str | None = None
@@ -106,14 +110,11 @@ class Ticket(Bare):
     """
 
     __slots__ = RARE = (
-        "can_preempt",
         "committed",
         "cost",
         "deadline",
         "estimate",
-        "evictable",
         "evictions",
-        "hold_until",
         "key",
         "labels",
         "pool",

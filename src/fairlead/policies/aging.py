@@ -11,7 +11,7 @@ pass over the waiting is ever made.  At the default rate +10 comes every 5 s.
 from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Self
 
 from fairlead.core.lanes import Lane, Order
@@ -27,15 +27,19 @@ STEP = 10  # one promotion, in points of priority
 class Rising(Order):
     """Lanes of one priority each, by effective priority."""
 
-    __slots__ = ("_capped", "_ceiling", "_rate", "_rising")
+    __slots__ = ("_bar", "_capped", "_ceiling", "_first", "_rate", "_rising")
 
     def __init__(self, rate: float, ceiling: float) -> None:
         self._rate = rate
         self._ceiling = ceiling
         self._rising: list[tuple[float, int, Lane]] = []
         self._capped: list[tuple[int, Lane]] = []
+        # The lane found first last time, and the constant its head has to stay below to be first again.
+        self._first: Lane | None = None
+        self._bar = 0.0
 
     def add(self, lane: Lane) -> None:
+        self._first = None
         lane.order = self
         head = lane.head()
         constant = self._rate * head.arrived_at - head.priority
@@ -43,8 +47,14 @@ class Rising(Order):
         heappush(self._rising, entry)
 
     def best(self, now: float) -> Lane | None:
-        rate, rising, capped = self._rate, self._rising, self._capped
+        rate = self._rate
         reached = rate * now - self._ceiling
+        first = self._first
+        if first is not None and first.order is self:
+            head = first.entries[0]
+            if head.place is first and reached < rate * head.arrived_at - head.priority < self._bar:
+                return first  # as is usual while a burst drains
+        rising, capped = self._rising, self._capped
         while True:
             while rising:
                 entry = rising[0]
@@ -61,15 +71,20 @@ class Rising(Order):
                     if (size > 1 and rising[1] < entry) or (size > 2 and rising[2] < entry):
                         heapreplace(rising, entry)
                         continue
-                    rising[0] = entry  # still first, as is usual while a burst drains
+                    rising[0] = entry
                 if entry[0] <= reached:
                     heappop(rising)
                     lane.entry = arrived = (head.seq, lane)
                     heappush(capped, arrived)
+                    self._first = None  # whoever has reached the ceiling goes before it
                 else:
                     break
             if not capped:
-                return rising[0][2] if rising else None
+                if not rising:
+                    return None
+                self._first = rising[0][2]
+                self._bar = min((entry[0] for entry in rising[1:3]), default=inf)
+                return self._first
             arrived = capped[0]
             lane = arrived[1]
             if lane.entry is arrived:

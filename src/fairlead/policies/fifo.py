@@ -33,7 +33,9 @@ class Queue(Policy):
         lane = self._ready.best(now)
         if lane is None or lane.scoped:
             return super().pick(admit, now)
-        ticket = lane.head()
+        ticket: Ticket = lane.entries[0]
+        if ticket.place is not lane:
+            ticket = lane.head()
         if admit(ticket) is not None:
             return None  # what refuses a ticket without scopes refuses all that follow
         lane.entries.popleft()

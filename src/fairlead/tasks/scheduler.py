@@ -195,10 +195,9 @@ class Scheduler(Door, Submitting):
         ticket.door = self
         ticket.place = ticket.owner = None
         ticket.scopes = ()
-        ticket.promoted = False
-        ticket.wait_until = inf
+        ticket.promoted = ticket.can_preempt = ticket.evictable = False
+        ticket.wait_until = ticket.hold_until = ticket.started_at = inf
         ticket.arrived_at = -inf
-        ticket.started_at = inf
         ticket.context = copy_context() or None
         self._offer(ticket, fields, args or kwargs)
         if args or kwargs:

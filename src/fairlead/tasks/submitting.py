@@ -29,7 +29,7 @@ NEW, RUNNING = State.NEW, State.RUNNING
 class TaskTicket(LeanTicket):
     """A ticket of `submit` and `turn`, whose work runs in the caller's own task; awaiting it waits for its slot."""
 
-    __slots__ = ("door", "hold_until", "owner", "reason", "woken")
+    __slots__ = ("door", "owner", "reason", "woken")
 
     door: Scheduler
     owner: asyncio.Task[Any] | None  # the caller's task, while it holds the slot
@@ -42,7 +42,7 @@ class TaskTicket(LeanTicket):
         self.state = NEW
         self.place = self.reason = self.owner = self.woken = None
         self.scopes = ()
-        self.promoted = False
+        self.promoted = self.can_preempt = self.evictable = False
         self.wait_until = self.hold_until = self.started_at = inf
         self.arrived_at = -inf
 
