@@ -176,11 +176,11 @@ def test_state_carried_from_one_gate_to_the_next_is_caught():
     class Remembering(Gate):
         served = 0
 
-        def _start(self, ticket, now):
+        def offer(self, ticket, now):
             Remembering.served += 1
             if Remembering.served % 3 == 0:
                 ticket.hold_until = now
-            super()._start(ticket, now)
+            return super().offer(ticket, now)
 
     class Recorded(Recorder, Remembering):
         pass

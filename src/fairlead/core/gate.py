@@ -97,19 +97,23 @@ class Gate(Dispatcher):
             self._seq = ticket.seq = self._seq + 1
             if ticket.arrived_at == -inf:
                 ticket.arrived_at = now
-            if not self.waiting and self.capacity.admit(ticket, now) is None:
+            capacity = self.capacity
+            if not self.waiting and not self._full and capacity.admit(ticket, now) is None:
+                self._full = capacity.full
                 ticket.state = RUNNING
                 ticket.started_at = now
                 self.holders[ticket] = None
                 if ticket.evictable or ticket.hold_until < inf:
                     self._watch(ticket)
-                return ()
+                    if self.due <= now:
+                        return [other for other in self.advance(now) if other is not ticket]
+                return []
             changed: list[Ticket] = []
         else:
             changed = self._enter(ticket, now)
             now = self.now
-            if ticket.state is RUNNING:
-                return changed
+            if ticket.state is not NEW:  # it has started, and may have ended already
+                return [other for other in changed if other is not ticket]
         self._push(ticket, now, changed)
         if not self._full or self._hunting or self.due <= now:
             try:
@@ -146,6 +150,7 @@ class Gate(Dispatcher):
             if self.policy.charges and capacity.refusal(ticket, now) is None:
                 self._charge(ticket, now, changed)  # before room is taken: it may find it wrong
             if capacity.admit(ticket, now) is None:
+                self._full = capacity.full
                 self._start(ticket, now)
                 if self.due <= now:
                     self._settle(now, changed)
@@ -234,7 +239,7 @@ class Gate(Dispatcher):
         """Let time pass: expire, promote, refill, dispatch."""
         if (
             self._untold
-        ):  # the verb before this one failed; dispatching at once would only fail again
+        ):  # the verb before this one failed; to dispatch at once would only fail again
             changed, self._untold = self._untold, []
             return changed
         changed = self._arrive(now)

@@ -51,9 +51,10 @@ class Rising(Order):
         reached = rate * now - self._ceiling
         first = self._first
         if first is not None and first.order is self:
-            head = first.entries[0]
-            if head.place is first and reached < rate * head.arrived_at - head.priority < self._bar:
-                return first  # as is usual while a burst drains
+            head: Ticket = first.entries[0]
+            constant = rate * head.arrived_at - head.priority
+            if head.place is first and reached < constant < self._bar:
+                return self._first  # as is usual while a burst drains
         rising, capped = self._rising, self._capped
         while True:
             while rising:
