@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fairlead.core import Capacity
 
 NEW, RUNNING, WAITING = State.NEW, State.RUNNING, State.WAITING
+OK = Outcome.OK
 PLAIN = frozenset({FunctionType, MethodType, BuiltinFunctionType, partial})  # needs no second look
 
 
@@ -171,12 +172,6 @@ class Scheduler(Door, Submitting):
 
     # A ticket's way in.  This is the hot path (benchmarks/tasks.py): few calls, each step in its place.
 
-    def _enter(self, ticket: TaskTicket, fields: Mapping[str, Any], called: Any) -> None:
-        """Offer a ticket that runs in the caller's task: it runs, or waits, or its refusal is raised."""
-        self._offer(ticket, fields, called)
-        if ticket.state is RUNNING:
-            ticket.owner = current_task(self._gate.loop)
-
     def _spawn(
         self,
         priority: int,
@@ -259,8 +254,9 @@ class Scheduler(Door, Submitting):
     def _wait(self, ticket: TaskTicket) -> Generator[Any, None, None]:
         """Wait until the ticket runs; on every other way out it holds nothing and its coroutine is closed."""
         gate = self._gate
-        ticket.woken = woken = gate.entered.create_future()
-        task = current_task(gate.loop)
+        loop = gate.entered
+        ticket.woken = woken = loop.create_future()
+        task = current_task(loop)
         gate.blocked.add(task)
         try:
             if self._all_blocked(task):
@@ -285,18 +281,16 @@ class Scheduler(Door, Submitting):
         """Does every slot belong to a task that waits for one, this task among them?."""
         holders: Any = self._core.holders
         blocked = self._gate.blocked
-        return all(holder.owner in blocked for holder in holders) and any(
-            holder.owner is task for holder in holders
-        )
+        for holder in holders:
+            if holder.owner not in blocked:
+                return False  # as is usual, and at the first of them
+        return any(holder.owner is task for holder in holders)
 
     # A ticket's way out
 
-    def _leave(self, ticket: TaskTicket, error: BaseException | None) -> None:
-        """Finish a ticket whose work ran in its caller's task."""
-        self._finish(ticket, Outcome.OK, error)
-
     def _finish(self, ticket: TaskTicket, outcome: Outcome, error: BaseException | None) -> None:
-        if error is None and outcome is Outcome.OK:
+        """Finish a ticket whose work ran, or was to run, in its caller's task."""
+        if error is None and outcome is OK:
             self._count.completed[TIER_OF[ticket.priority]] += 1
         else:
             self._ended(ticket, outcome, error)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from asyncio import current_task
 from math import inf
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from fairlead.config import seconds
-from fairlead.core import State, Ticket
+from fairlead.core import Outcome, State, Ticket
 from fairlead.core.ticket import LeanTicket
 from fairlead.errors import Misuse
 from fairlead.tasks.door import Bound, bound_fields
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from fairlead.tasks.scheduler import Scheduler
     from fairlead.tasks.stats import SchedulerStats
 
-NEW, RUNNING = State.NEW, State.RUNNING
+NEW, OK, RUNNING = State.NEW, Outcome.OK, State.RUNNING
 
 
 class TaskTicket(LeanTicket):
@@ -80,7 +81,9 @@ class Turn(TaskTicket):
             raise Misuse(
                 "this turn was entered before; ask the scheduler for a new turn() each time"
             )
-        self.door._enter(self, self._fields, None)
+        self.door._offer(self, self._fields, None)
+        if self.state is RUNNING:
+            self.owner = current_task(self.door._gate.loop)
         return self
 
     def __aexit__(
@@ -89,7 +92,7 @@ class Turn(TaskTicket):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> _Done:
-        self.door._leave(self, error)
+        self.door._finish(self, OK, error)
         return DONE
 
 
@@ -145,20 +148,20 @@ class Submitting:
         ticket = (
             TaskTicket(door, priority, work) if not fields else BoundTicket(door, priority, work)
         )
-        door._enter(ticket, fields, args or kwargs)
-        if ticket.state is not RUNNING:
+        door._offer(ticket, fields, args or kwargs)
+        if ticket.state is RUNNING:
+            ticket.owner = current_task(door._gate.loop)
+        else:
             await ticket
-        error: BaseException | None = None
         try:
             result = work(*args, **kwargs) if callable(work) else work
             if type(result) is CoroutineType or hasattr(result, "__await__"):
-                return await result
-            return result
-        except BaseException as raised:
-            error = raised
+                result = await result
+        except BaseException as error:
+            door._finish(ticket, OK, error)
             raise
-        finally:
-            door._leave(ticket, error)
+        door._finish(ticket, OK, None)
+        return result
 
     async def submit_normal(self, work: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Submit with priority 50."""
