@@ -1,11 +1,15 @@
 """Fairlead decides who goes next when there is not room for everyone."""
 
+from fairlead import observe
 from fairlead.capacities import Both, InFlight, Pools, Reserved, Slots, TokenBucket
 from fairlead.core import Capacity, Gate, Policy, Ticket
 from fairlead.errors import (
     ConfigError,
+    CycleFound,
     FairleadError,
+    GraphError,
     Misuse,
+    NeverFits,
     PolicyError,
     Preempted,
     QueueFull,
@@ -25,14 +29,17 @@ __all__ = [
     "Capacity",
     "Classes",
     "ConfigError",
+    "CycleFound",
     "Dag",
     "FIFO",
     "FairQueue",
     "FairleadError",
     "Gate",
+    "GraphError",
     "InFlight",
     "Level",
     "Misuse",
+    "NeverFits",
     "Planner",
     "Policy",
     "PolicyError",
@@ -52,4 +59,5 @@ __all__ = [
     "TokenBucket",
     "WaitedTooLong",
     "__version__",
+    "observe",
 ]

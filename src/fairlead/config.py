@@ -70,6 +70,14 @@ def whole(value: Any, name: str, least: int, most: int = MOST_SLOTS) -> int:
     return value
 
 
+def starvation_timeout(value: Any, name: str) -> float:
+    """Read a starvation timeout: beneath a millisecond every priority would be at the ceiling at once."""
+    read = seconds(value, name)
+    if read < 0.001:
+        raise ConfigError(f"{name} must be 1 ms or more, such as {EXAMPLES}; got {shown(value)}")
+    return read
+
+
 class SchedulerSettings(NamedTuple):
     """What FAIRLEAD_SCHEDULER_* say."""
 
@@ -92,12 +100,11 @@ class SchedulerSettings(NamedTuple):
                 raise ConfigError(f"{prefix}{name} must be a whole number; got {shown(text)}")
             return whole(int(text), prefix + name, least, most)
 
-        timeout = environ.get(prefix + "STARVATION_TIMEOUT")
+        name = prefix + "STARVATION_TIMEOUT"
+        timeout = starvation_timeout(environ[name], name) if name in environ else 30.0
         return cls(
             enabled=environ.get(prefix + "ENABLED", "").strip().lower() in {"true", "1", "yes"},
             max_concurrency=number("MAX_CONCURRENCY", 16, 1),
             max_queue_size=number("MAX_QUEUE_SIZE", 0, 0, MOST_WAITING),
-            starvation_timeout=30.0
-            if timeout is None
-            else seconds(timeout, prefix + "STARVATION_TIMEOUT"),
+            starvation_timeout=timeout,
         )

@@ -581,3 +581,33 @@ def test_a_dag_may_run_inside_work_of_the_same_scheduler_while_slots_are_left():
             return await scheduler.spawn(50, inner.run, scheduler)
 
     assert run_virtual(main()) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (lambda x, **options: (x, options), ("A", {})),
+        (lambda x, *rest: (x, rest), ("A", ())),
+    ],
+)
+def test_what_is_open_is_filled_before_the_rest_is_collected(fn, expected):
+    async def main():
+        dag = Dag()
+        dag.add("a", lambda: "A")
+        dag.add("step", fn, after=["a"])
+        async with Scheduler.bounded(2) as scheduler:
+            return await dag.run(scheduler)
+
+    assert run_virtual(main())["step"] == expected
+
+
+def test_a_parameter_named_as_a_dependency_beside_star_args():
+    async def main():
+        dag = Dag()
+        dag.add("a", lambda: "A")
+        dag.add("y", lambda: "Y")
+        dag.add("step", lambda a, *rest: (a, rest), after=["y", "a"])
+        async with Scheduler.bounded(2) as scheduler:
+            return await dag.run(scheduler)
+
+    assert run_virtual(main())["step"] == ("A", ("Y",))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.policies import FIFO, FairQueue
-from fairlead.policies.fair import Flow
+from fairlead.policies.flow import Flow
 
 
 class StartTagClock(FairQueue):

@@ -49,11 +49,10 @@ class Both(Capacity):
         told: Hashable | None = None
         for part in self.parts:
             refusal = part.refusal(ticket, now, without)
-            if refusal is NEVER or refusal is FULL:
-                if refusal is NEVER or told is not NEVER:
-                    told = refusal
-                if told is NEVER:
-                    return told
+            if refusal is NEVER:
+                return refusal
+            if refusal is FULL:
+                told = refusal  # nobody gets in anyway; to ask on about others would be in vain
             elif refusal is not None and (told is None or told is STOP):
                 told = refusal
         return told

@@ -54,6 +54,7 @@ class Capacity:
     name = "capacity"
     scoped = False  # does scopes() ever name one?
     watches = False  # does it want enter() and leave()?
+    gated = False  # True: it has a gate, and can have no other
     full = False  # did the last admission leave room for nobody?
     opened: list[
         Hashable

@@ -13,7 +13,7 @@ from fairlead.core.deadlines import Deadlines
 from fairlead.core.eviction import Evictions
 from fairlead.core.scopes import Scopes
 from fairlead.core.ticket import EVICTED, EXPIRED, REFUSED, RUNNING, WAITING, Outcome
-from fairlead.errors import FairleadError, PolicyError
+from fairlead.errors import ConfigError, FairleadError, PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -29,6 +29,13 @@ class Dispatcher:
     """The state of a gate and the moves of its tickets; `Gate` adds the verbs."""
 
     def __init__(self, policy: Policy, capacity: Capacity, *, reserve_after: float = inf) -> None:
+        for part in (policy, capacity):
+            if part.gated:
+                raise ConfigError(
+                    f"{type(part).__name__} has a gate already; make a new one, "
+                    "or let schedulers share one with SharedPool"
+                )
+            part.gated = True
         self.policy = policy
         self.capacity = capacity
         self.reserve_after = reserve_after  # the age at which a ticket closes all its scopes
@@ -134,6 +141,12 @@ class Dispatcher:
         self.due = -inf
 
     # Waiting
+
+    def _skips(self, ticket: Ticket) -> bool:
+        try:
+            return self.policy.skips(ticket)
+        except Exception:
+            return False  # `push` will say what is wrong with it
 
     def _push(self, ticket: Ticket, now: float, changed: list[Ticket]) -> None:
         try:

@@ -8,7 +8,7 @@ The invariants, asserted after every verb by `fairlead.testing.CheckedGate`:
 
 - Room is held by tickets, not counted: active is the number of holders, and each gives back exactly once.
 - No ticket waits that could start, unless one ranked before it waits for the same scope.
-- A newcomer starts at once only if nobody waits: a slot given back is handed over, never raced for.
+- A newcomer never takes room that a waiter ranked before it could use: a slot given back is handed over, not raced for.
 - Things due before `now` have happened, in the order of their times, before a verb at `now` does anything; a late
   timer therefore changes no verdict.  At one instant: the deed first, then starts, then expiries.
 
@@ -146,7 +146,7 @@ class Gate(Dispatcher):
         self._seq = ticket.seq = self._seq + 1
         if ticket.arrived_at == -inf:
             ticket.arrived_at = now
-        if not self.waiting and not self._full and self.policy.shortcut:
+        if not self.waiting and not self._full and self._skips(ticket):
             if self.policy.charges and capacity.refusal(ticket, now) is None:
                 self._charge(ticket, now, changed)  # before room is taken: it may find it wrong
             if capacity.admit(ticket, now) is None:

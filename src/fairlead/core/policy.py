@@ -35,6 +35,8 @@ class Policy:
     charges = False  # True: charge() matters
     timed = False  # True: wakes_at() matters
     limited = False  # True: overflow() matters
+    gated = False  # True: it has a gate, and can have no other
+    nests = False  # True: there may be limits inside
 
     _lane_type: type[Lane] = KeyLane
     _limit: int | None = None
@@ -65,11 +67,15 @@ class Policy:
         if limit is not None and (isinstance(limit, bool) or limit < 0):
             raise ConfigError(f"a queue limit must be 0 or more, or None for none; got {limit!r}")
         self._limit = limit
-        self.limited = limit is not None
+        self.limited = limit is not None or self.nests
 
     def key(self, ticket: Ticket) -> Any:
         """Rank a ticket: smallest goes first.  Asked once, when the ticket starts to wait."""
         return ticket.seq
+
+    def skips(self, ticket: Ticket) -> bool:
+        """Say whether a ticket may start past this policy when nobody waits."""
+        return self.shortcut
 
     def push(self, ticket: Ticket, now: float) -> None:
         """Let a ticket wait."""

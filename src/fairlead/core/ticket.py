@@ -1,7 +1,8 @@
 """One unit of work asking for a turn, and the verdict written on it.
 
 Only the gate writes `state`, `reason`, `seq`, `arrived_at` and `started_at`; only policies write `place`; only a
-policy that promotes writes `promoted`.  Everything else is the caller's, fixed before `offer`.
+policy that promotes writes `promoted`.  Everything else is the caller's, fixed before `offer`, except that a policy
+may shorten `wait_until` when the ticket starts to wait, and a capacity `hold_until` when it starts.
 """
 
 from __future__ import annotations

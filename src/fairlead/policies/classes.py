@@ -45,6 +45,7 @@ class Classes(Policy):
     """
 
     charges = True
+    nests = True
 
     def __init__(
         self, *levels: Level, budget: int = 4, name: str = "", limit: int | None = None
@@ -77,7 +78,6 @@ class Classes(Policy):
         self._rank = 0
         self._admit: Admit | None = None
         self._asker = self._ask
-        self.limited = True  # there may be limits inside
         self._inner_timed = any(queue.timed for queue in self._queues)
         self.timed = self._inner_timed or any(level.starvation < inf for level in levels)
 
@@ -94,6 +94,9 @@ class Classes(Policy):
         if not 0 <= rank <= self._top:
             raise ConfigError(f"rank must be 0..{self._top} (a class); got {rank!r}")
         return rank
+
+    def skips(self, ticket: Ticket) -> bool:
+        return 0 <= ticket.rank <= self._top and self._queues[ticket.rank].skips(ticket)
 
     def push(self, ticket: Ticket, now: float) -> None:
         rank = self._checked(ticket.rank)

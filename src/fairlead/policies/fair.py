@@ -36,43 +36,21 @@ Goyal, Vin, Cheng, "Start-time Fair Queueing" (1996); Parekh, Gallager, "General
 from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
-from math import inf, isfinite
+from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fairlead.core.capacity import STOP
 from fairlead.core.policy import Policy
-from fairlead.errors import ConfigError
 from fairlead.policies.fifo import FIFO
+from fairlead.policies.flow import FRESH, Flow, checked_weight, queue_factory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from fairlead.core.policy import Admit
     from fairlead.core.ticket import QueueLimit, Ticket
-
-    Inside = Callable[[Hashable], Policy]
-
-
-FRESH = -(1 << 62)  # among equal tags those never served come first, in order of joining
-
-
-class Flow:
-    """One sharer: its own queue, its weight and its start tag."""
-
-    __slots__ = ("counted", "entry", "key", "number", "queue", "start", "waits", "weight", "woken")
-
-    def __init__(self, key: Hashable, number: int, queue: Policy, weight: float) -> None:
-        self.key = key
-        self.number = number
-        self.queue = queue
-        self.weight = weight
-        self.start = 0.0
-        # Its one valid entry among the competing: it has something to offer, as far as is known.
-        self.entry: tuple[float, int, Flow] | None = None
-        self.counted = False  # its weight is part of the clock's
-        self.waits: dict[Hashable, None] = {}  # scopes that part of its queue is parked under
-        self.woken: list[Hashable] = []  # scopes whose wake it was given and has not passed on
+    from fairlead.policies.flow import Inside
 
 
 class FairQueue(Policy):
@@ -83,6 +61,7 @@ class FairQueue(Policy):
     """
 
     charges = True
+    nests = True
 
     def __init__(
         self,
@@ -95,9 +74,12 @@ class FairQueue(Policy):
         limit: int | None = None,
     ) -> None:
         self._key: Callable[[Ticket], Hashable] = attrgetter(by) if isinstance(by, str) else by
-        self._weights = {key: _checked(key, weight) for key, weight in (weights or {}).items()}
-        self._default_weight = _checked("default_weight", default_weight)
-        self._inside = _factory(inside)
+        self._weights = {
+            key: checked_weight(key, weight) for key, weight in (weights or {}).items()
+        }
+        self._default_weight = checked_weight("default_weight", default_weight)
+        self._inside = queue_factory(inside)
+        self._never_withholds = inside is FIFO  # by far the most usual: not worth asking
         self.name = name
         self.limit = limit
         self._flows: dict[Hashable, Flow] = {}
@@ -117,11 +99,10 @@ class FairQueue(Policy):
         self._stopped = False
         self._admit: Admit | None = None
         self._asker = self._ask
-        self.limited = True  # there may be limits inside
 
     def set_weight(self, key: Hashable, weight: float) -> None:
         """Change a weight; it counts from the next dispatch on."""
-        self._weights[key] = weight = _checked(key, weight)
+        self._weights[key] = weight = checked_weight(key, weight)
         flow = self._flows.get(key)
         if flow is not None:
             if flow.counted:
@@ -130,6 +111,9 @@ class FairQueue(Policy):
                 flow.start = self._served + (flow.start - self._served) * flow.weight / weight
             flow.weight = weight
             self._replace(flow)
+
+    def skips(self, ticket: Ticket) -> bool:
+        return self._never_withholds or self._flow(self._key(ticket)).queue.skips(ticket)
 
     def push(self, ticket: Ticket, now: float) -> None:
         flow = self._flow(self._key(ticket))
@@ -381,20 +365,3 @@ class FairQueue(Policy):
     def __iter__(self) -> Iterator[Ticket]:
         for flow in self._flows.values():
             yield from flow.queue
-
-
-def _checked(key: Hashable, weight: float) -> float:
-    if not (isfinite(weight) and weight > 0):
-        raise ConfigError(f"the weight of {key!r} must be a finite number above 0; got {weight!r}")
-    return float(weight)
-
-
-def _factory(inside: Inside | type[Policy]) -> Inside:
-    if isinstance(inside, type):
-        policy = inside
-        return lambda key: policy()
-    if isinstance(inside, Policy):
-        raise ConfigError(
-            f"inside= needs a class or a function, one queue per flow; got {inside!r}"
-        )
-    return inside

@@ -12,7 +12,7 @@ import time
 from math import inf
 from typing import TYPE_CHECKING
 
-from fairlead.core.ticket import Outcome, Ticket
+from fairlead.core.ticket import Ticket
 from fairlead.errors import Misuse, PolicyError
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ class LoopGate:
         self.gate = gate
         self.loop: asyncio.AbstractEventLoop | None = None
         self.clock: Callable[[], float] = _no_time
-        self.blocked: set[object] = (
-            set()
-        )  # the tasks that wait for room, for warning of self-deadlock
+        self.blocked: set[object] = set()  # tasks that wait for room, to warn of self-deadlock
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
 
@@ -72,18 +70,6 @@ class LoopGate:
             ticket.told()  # type: ignore[attr-defined]
         if self.gate.due < self._timer_at:
             self._arm()
-
-    def finish(self, ticket: Ticket, outcome: Outcome = Outcome.OK) -> Sequence[Ticket]:
-        """End a ticket's work; the caller follows up.
-
-        A policy that fails here fails for those who wait, not for the one who has finished: it is reported to the
-        loop's exception handler, and the room has been given back.
-        """
-        try:
-            return self.gate.finish(ticket, self.clock(), outcome)
-        except PolicyError as error:
-            self.report(error)
-            return ()
 
     def withdraw(self, tickets: Iterable[Ticket]) -> None:
         """Stop waiting."""

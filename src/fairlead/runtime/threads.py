@@ -29,9 +29,9 @@ class ThreadGate:
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
         self.lock = threading.RLock()
-        self.owners: dict[
-            object, int
-        ] = {}  # how often each thread holds room, for warning of self-deadlock
+        # For warning of self-deadlock: how often each thread holds room, and those that wait for more.
+        self.owners: dict[object, int] = {}
+        self.blocked: set[object] = set()
         self._sooner = threading.Condition(self.lock)
         self._timer: threading.Thread | None = None
         self._wakes_at = inf

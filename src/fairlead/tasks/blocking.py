@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from fairlead.config import seconds
 from fairlead.errors import Misuse
@@ -75,9 +75,24 @@ class BoundThreadScheduler(ThreadSubmitting):
         self._door = door
         self._fields = fields
 
+    def __enter__(self) -> Self:
+        self._door.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._door.__exit__(*exc)
+
     def stats(self) -> SchedulerStats:
         """Take a snapshot of the counters."""
         return self._door.stats()
+
+    def resize(self, max_concurrency: int) -> None:
+        """Resize the scheduler behind the view."""
+        self._door.resize(max_concurrency)
+
+    def shutdown(self, mode: Literal["drain", "abort"] = "drain", timeout: Any = None) -> None:
+        """Shut down the scheduler behind the view."""
+        self._door.shutdown(mode, timeout)
 
 
 class BlockingTurn:

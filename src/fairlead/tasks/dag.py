@@ -15,7 +15,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from fairlead.config import shown
-from fairlead.errors import ConfigError, CycleFound, DuplicateNode, UnknownNode
+from fairlead.errors import ConfigError, CycleFound, DuplicateNode, FairleadError, UnknownNode
 from fairlead.tasks.priority import Priority, read_priority
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fairlead.tasks.submitting import Submitting
 
 FILLABLE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Node:
@@ -67,29 +68,30 @@ class Node:
         args = [read(value) for value in self.args]
         kwargs = {key: read(value) for key, value in self.kwargs.items()}
         left = list(self.after)
-        open_parameters = []
+        taken: dict[
+            str, Any
+        ] = {}  # by parameter: first those of a dependency's own name, then in order
         for parameter in self._open:
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                kwargs.update({name: results[name] for name in left})
-                left = []
-            elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-                open_parameters.append(parameter)
-            elif parameter.name in left and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY:
-                kwargs[parameter.name] = results[parameter.name]
+            if parameter.kind in NAMED and parameter.name in left:
+                taken[parameter.name] = results[parameter.name]
                 left.remove(parameter.name)
-            elif parameter.default is inspect.Parameter.empty and parameter.kind in FILLABLE:
-                open_parameters.append(parameter)
-        for parameter in open_parameters:
-            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-                args.extend(results[name] for name in left)
-                left = []
-            elif left:
-                name = left.pop(0)
-                if parameter.kind is inspect.Parameter.POSITIONAL_ONLY or not kwargs:
-                    args.append(results[name])
-                else:
-                    kwargs[parameter.name] = results[name]
-        return args, kwargs
+        fillable = [parameter for parameter in self._open if parameter.kind in FILLABLE]
+        for parameter in fillable:
+            if left and parameter.name not in taken and parameter.default is parameter.empty:
+                taken[parameter.name] = results[left.pop(0)]
+        kinds = {parameter.kind for parameter in self._open}
+        rest = bool(left) and inspect.Parameter.VAR_POSITIONAL in kinds and not kwargs
+        for parameter in fillable:
+            if parameter.name not in taken:
+                rest = False  # a default stands before what *args would take
+                break
+            if rest or parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+                args.append(taken.pop(parameter.name))
+        if rest:
+            args.extend(results[name] for name in left)
+        elif inspect.Parameter.VAR_KEYWORD in kinds:
+            taken.update({name: results[name] for name in left})
+        return args, {**kwargs, **taken}
 
     def __repr__(self) -> str:
         return f"<Node {self.name}>"
@@ -196,7 +198,11 @@ class _Run:
 
     def _start(self, node: Node) -> None:
         if not self._over.done():
-            future = self._scheduler.spawn(node.priority, self._step, node)
+            try:
+                future = self._scheduler.spawn(node.priority, self._step, node)
+            except FairleadError as error:
+                self._fail(node, error)
+                return
             self._under_way[node.name] = future
             future.add_done_callback(lambda done: self._ended(node, done))
 

@@ -8,6 +8,7 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from fairlead import config
 from fairlead.capacities import Slots
 from fairlead.config import MOST_WAITING, seconds, shown, whole
 from fairlead.core import Capacity, Outcome, Policy, QueueLimit, State
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 CLAMP_LOG_INTERVAL = 60.0
 DEFAULT_SLOTS = 16
-SHORTEST_TIMEOUT = 0.001  # of starvation: beneath, every priority is at the ceiling at once
 log = logging.getLogger("fairlead")
 
 
@@ -163,14 +163,18 @@ class Door:
         reason = ticket.reason
         if isinstance(reason, QueueLimit):
             return QueueFull(
-                reason.queue or "scheduler", reason.waiting, reason.limit, ticket=ticket
+                reason.queue or "scheduler",
+                reason.waiting,
+                reason.limit,
+                ticket=ticket,
+                reason=reason,
             )
         if ticket.state is State.EXPIRED:
             waited = self._clock() - ticket.arrived_at
             message = (
                 f"no slot came free within {waited:g} s; retry later or allow a longer timeout"
             )
-            return WaitedTooLong(message, ticket=ticket)
+            return WaitedTooLong(message, ticket=ticket, reason=reason)
         if ticket.state is State.WITHDRAWN:
             return ShuttingDown(
                 "the scheduler was shut down before this work started", ticket=ticket
@@ -204,11 +208,7 @@ def slots_or(capacity: Capacity | None, max_concurrency: int) -> Capacity:
 def aging_or(policy: Policy | None, max_queue_size: int, starvation_timeout: Any) -> Policy:
     """Make the policy of a scheduler, or take the one it was given; either way with its queue limit."""
     limit = whole(max_queue_size, "max_queue_size", 0, MOST_WAITING)
-    timeout = seconds(starvation_timeout, "starvation_timeout")
-    if timeout < SHORTEST_TIMEOUT:
-        raise ConfigError(
-            f"starvation_timeout must be 1 ms or more; got {shown(starvation_timeout)}"
-        )
+    timeout = config.starvation_timeout(starvation_timeout, "starvation_timeout")
     if policy is None:
         policy = Aging.over(timeout)
     elif not isinstance(policy, Policy):

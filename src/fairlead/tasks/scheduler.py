@@ -25,7 +25,7 @@ from fairlead.errors import ConfigError, Misuse, PolicyError, SelfDeadlockWarnin
 from fairlead.policies import FIFO
 from fairlead.runtime import LoopGate
 from fairlead.tasks.door import DEFAULT_SLOTS, Door, aging_or, slots_or
-from fairlead.tasks.priority import TIER_OF
+from fairlead.tasks.priority import TIER_OF, read_priority
 from fairlead.tasks.submitting import Submitting, TaskTicket
 from fairlead.tasks.work import Work, Workers, discard
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from fairlead.core import Capacity
 
-NEW, RUNNING, WAITING = State.NEW, State.RUNNING, State.WAITING
+NEW, RUNNING, WAITING, WITHDRAWN = State.NEW, State.RUNNING, State.WAITING, State.WITHDRAWN
 OK = Outcome.OK
 PLAIN = frozenset({FunctionType, MethodType, BuiltinFunctionType, partial})  # needs no second look
 
@@ -151,7 +151,10 @@ class Scheduler(Door, Submitting):
         waiting: list[Any] = list(self._policy)
         self._gate.withdraw(waiting)
         for ticket in waiting:
-            ticket.told()
+            if (
+                ticket.state is WITHDRAWN
+            ):  # others have expired or started on the way, and were told
+                ticket.told()
         self._look_whether_drained()
 
     def _running(self) -> list[Any]:
@@ -190,7 +193,7 @@ class Scheduler(Door, Submitting):
         ticket.door = self
         ticket.place = ticket.owner = None
         ticket.scopes = ()
-        ticket.promoted = ticket.can_preempt = ticket.evictable = False
+        ticket.promoted = ticket.can_preempt = ticket.evictable = ticket.handed = False
         ticket.wait_until = ticket.hold_until = ticket.started_at = inf
         ticket.arrived_at = -inf
         ticket.context = copy_context() or None
@@ -210,6 +213,7 @@ class Scheduler(Door, Submitting):
             or type(ticket.work) not in PLAIN
             or fields
             or self.shutting_down
+            or gate.loop is None
             or _get_running_loop() is not gate.loop
         ):
             self._prepare(ticket, fields, called)
@@ -233,12 +237,13 @@ class Scheduler(Door, Submitting):
         work = ticket.work
         try:
             self._gate.enter("spawn" if type(ticket) is Work else "submit")
-            ticket.priority = self._read(ticket.priority)
             if type(work) is CoroutineType:
                 _check_fresh(work, called)
             elif not callable(work):
                 _check_awaitable(work, called)
+            read_priority(ticket.priority)
             self._refuse_when_shutting_down()
+            ticket.priority = self._read(ticket.priority)
             self._fill(ticket, fields)
         except BaseException:
             discard(work)
@@ -259,7 +264,7 @@ class Scheduler(Door, Submitting):
         task = current_task(loop)
         gate.blocked.add(task)
         try:
-            if self._all_blocked(task):
+            if self._all_blocked(task) and self._explain(ticket).ready_at == inf:
                 warnings.warn(self._deadlock(), SelfDeadlockWarning, stacklevel=3)
             yield from woken
         except BaseException:
@@ -306,9 +311,16 @@ class Scheduler(Door, Submitting):
             self._look_whether_drained()
 
     def _withdraw(self, ticket: TaskTicket | Work) -> None:
-        """Take a waiting ticket back on behalf of its caller."""
-        self._left(ticket)
+        """Take a waiting ticket back on behalf of its caller.
+
+        The verb first brings the gate to now: the ticket may turn out to have expired, or to have started.
+        """
         self._gate.withdraw([ticket])
+        if ticket.state is WITHDRAWN:
+            self._left(ticket)
+        elif ticket.state is RUNNING and type(ticket) is not Work:
+            # A started Work, in contrast, is finished by its worker.
+            self._finish(ticket, Outcome.LOST, None)  # type: ignore[arg-type]
 
 
 def _check_awaitable(work: Any, called: Any) -> None:

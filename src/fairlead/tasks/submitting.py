@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import current_task
 from math import inf
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from fairlead.config import seconds
 from fairlead.core import Outcome, State, Ticket
@@ -56,10 +56,13 @@ class TaskTicket(LeanTicket):
         """Carry out the verdict the gate has just written: wake the caller, who will read it."""
         if self.state is RUNNING:
             self.door._started(self)
+        elif self.started_at == inf:
+            self.door._left(self)
         elif self.woken is None:
             return  # it runs, and its room was taken back: it is counted when it ends
         else:
-            self.door._left(self)
+            self.door._started(self)  # it started and ended within one late verb
+            self.door._ended(self, Outcome.LOST, None)
         if self.woken is not None and not self.woken.done():
             self.woken.set_result(None)
 
@@ -155,7 +158,7 @@ class Submitting:
             await ticket
         try:
             result = work(*args, **kwargs) if callable(work) else work
-            if type(result) is CoroutineType or hasattr(result, "__await__"):
+            if type(result) is CoroutineType or hasattr(type(result), "__await__"):
                 result = await result
         except BaseException as error:
             door._finish(ticket, OK, error)
@@ -207,3 +210,20 @@ class BoundScheduler(Submitting):
     def __init__(self, door: Scheduler, fields: Mapping[str, Any]) -> None:
         self._door = door
         self._fields = fields
+
+    async def __aenter__(self) -> Self:
+        await self._door.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._door.__aexit__(*exc)
+
+    def resize(self, max_concurrency: int) -> None:
+        """Resize the scheduler behind the view."""
+        self._door.resize(max_concurrency)
+
+    async def shutdown(
+        self, mode: Literal["drain", "abort"] = "drain", timeout: Any = None
+    ) -> None:
+        """Shut down the scheduler behind the view."""
+        await self._door.shutdown(mode, timeout)

@@ -49,7 +49,6 @@ class BlockingTicket(Ticket):
             return  # its hold has expired: the work goes on without room, and is counted when it ends
         else:
             door._left(self)
-            door._look_whether_drained()
         if self.woken is not None:
             self.woken.set()
         elif self.future is not None:
@@ -63,11 +62,14 @@ class WorkResult(Future[Any]):
 
     def cancel(self) -> bool:
         door = self.ticket.door
+        withdrawn = False
         with door._gate.lock:
             if self.ticket.state is WAITING:
                 door._withdraw(self.ticket)
-                super().cancel()
-                return self.set_running_or_notify_cancel() is False
+                withdrawn = self.ticket.state is State.WITHDRAWN
+        if withdrawn:  # callbacks are called without the lock
+            super().cancel()
+            self.set_running_or_notify_cancel()
         return self.cancelled()
 
 
@@ -85,7 +87,6 @@ class ThreadScheduler(Door, ThreadSubmitting):
         self._door = self
         self._fields: Mapping[str, Any] = {}
         self._gate = gate
-        self._nested = 0  # holders of a slot that wait for another one
         self._drained = threading.Condition(gate.lock)
         self._ready: list[BlockingTicket] = []  # started, and not yet with a worker
         self._work = threading.Condition(gate.lock)
@@ -165,7 +166,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
                     "what waited was aborted, what runs goes on"
                 )
             self._work.notify_all()
-            workers = set(self._workers)
+            workers = self._workers - {threading.current_thread()}
         for worker in workers:
             worker.join()
         self._gate.rest()
@@ -174,13 +175,15 @@ class ThreadScheduler(Door, ThreadSubmitting):
         waiting: list[Any] = list(self._policy)
         self._gate.withdraw(waiting)
         for ticket in waiting:
-            ticket.told()
+            if ticket.state is State.WITHDRAWN:  # others have expired or started on the way
+                ticket.told()
 
     # A ticket's way in
 
     def _enter(self, priority: int, work: Any, fields: Mapping[str, Any]) -> BlockingTicket:
         """Take a slot in this thread, waiting for it if need be."""
         ticket = BlockingTicket(priority, work, self)
+        thread = threading.current_thread()
         self._gate.enter("submit")
         with self._gate.lock:
             self._offer(ticket, fields)
@@ -188,9 +191,8 @@ class ThreadScheduler(Door, ThreadSubmitting):
                 self._gate.own()
                 return ticket
             ticket.woken = threading.Event()
-            nested = threading.current_thread() in self._gate.owners
-            self._nested += nested
-            stuck = self._deadlock() if nested and self._nested >= self._core.active else None
+            self._gate.blocked.add(thread)
+            stuck = self._deadlock() if self._all_blocked(thread, ticket) else None
         try:
             if stuck is not None:
                 warnings.warn(stuck, SelfDeadlockWarning, stacklevel=4)
@@ -203,14 +205,21 @@ class ThreadScheduler(Door, ThreadSubmitting):
                     self._finish(ticket, Outcome.LOST, None)
             raise
         finally:
-            if nested:
-                with self._gate.lock:
-                    self._nested -= 1
+            with self._gate.lock:
+                self._gate.blocked.discard(thread)
         with self._gate.lock:
             if ticket.state is not RUNNING:
                 raise self._refusal(ticket)
             self._gate.own()
         return ticket
+
+    def _all_blocked(self, thread: object, ticket: BlockingTicket) -> bool:
+        """Is every slot held by a thread that waits for one, this thread among them, and no end to it?"""
+        owners, blocked = self._gate.owners, self._gate.blocked
+        held = sum(slots for owner, slots in owners.items() if owner in blocked)
+        if thread not in owners or held < self._core.active:
+            return False
+        return self._explain(ticket).ready_at == inf
 
     def _spawn(
         self,
@@ -251,11 +260,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
     # Workers
 
     def _hand_over(self, ticket: BlockingTicket) -> None:
-        """Give a started ticket to a worker, or answer one that will not start.  The lock is held."""
-        if ticket.state is not RUNNING:
-            if ticket.future is not None and ticket.future.set_running_or_notify_cancel():
-                ticket.future.set_exception(self._refusal(ticket))
-            return
+        """Give a ticket to a worker, to be run, or to be answered if it will not start.  The lock is held."""
         self._ready.append(ticket)
         if self._idle >= len(self._ready):
             self._work.notify()
@@ -276,8 +281,12 @@ class ThreadScheduler(Door, ThreadSubmitting):
                     self._workers.discard(thread)
                     return
                 ticket = self._ready.pop(0)
-                self._gate.own()
-            self._run(ticket)
+                if ticket.state is RUNNING:
+                    self._gate.own()
+            if ticket.state is RUNNING:
+                self._run(ticket)
+            elif ticket.future is not None and ticket.future.set_running_or_notify_cancel():
+                ticket.future.set_exception(self._refusal(ticket))
 
     @property
     def _ended_for_good(self) -> bool:
@@ -313,9 +322,13 @@ class ThreadScheduler(Door, ThreadSubmitting):
         self._look_whether_drained()
 
     def _withdraw(self, ticket: BlockingTicket) -> None:
-        self._left(ticket)
-        self._gate.withdraw([ticket])
-        self._look_whether_drained()
+        self._gate.withdraw(
+            [ticket]
+        )  # brings the gate to now: it may have expired or started first
+        if ticket.state is State.WITHDRAWN:
+            self._left(ticket)
+        elif ticket.state is RUNNING and ticket.future is None:
+            self._finish(ticket, Outcome.LOST, None)
 
     def _look_whether_drained(self) -> None:
         if self.shutting_down:

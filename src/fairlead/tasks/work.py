@@ -42,10 +42,11 @@ OK = Outcome.OK
 class Work(_TicketAndFuture):
     """A unit of spawned work: cancelling it withdraws what waits and cancels what runs."""
 
-    __slots__ = (*LeanTicket.__slots__, "context", "door", "owner")
+    __slots__ = (*LeanTicket.__slots__, "context", "door", "handed", "owner")
 
     context: Context | None  # of the spawner; None: it had no variables
     door: Scheduler
+    handed: bool  # to a worker, which has begun it or will
     owner: asyncio.Task[Any] | None  # the worker that runs it
     asked: bool = False  # to be cancelled while it runs
 
@@ -55,9 +56,13 @@ class Work(_TicketAndFuture):
             self.door._started(self)
             self.door._workers.start(self)
             return
-        if self.owner is not None:
-            return  # it runs, and its room was taken back: it is counted when it ends
-        self.door._left(self)
+        if self.handed:
+            return  # it runs, or is about to, and its room was taken back: it is counted when it ends
+        if self.started_at < inf:  # it started and ended within one late verb
+            self.door._started(self)
+            self.door._ended(self, Outcome.LOST, None)
+        else:
+            self.door._left(self)
         self._forget()
         if not self.done():
             self.set_exception(self.door._refusal(self))
@@ -97,6 +102,7 @@ class Workers:
 
     def start(self, work: Work) -> None:
         """Run work that has just been granted its slot, in a worker of its own."""
+        work.handed = True
         worker = self._gate.entered.create_task(
             self._work(work), name="fairlead-worker", context=Context()
         )
@@ -131,7 +137,7 @@ class Workers:
                     result = result() if context is None else context.run(result)
                 if type(result) is CoroutineType and context is not None:
                     result = await _drive(result, context)
-                elif type(result) is CoroutineType or hasattr(result, "__await__"):
+                elif type(result) is CoroutineType or hasattr(type(result), "__await__"):
                     result = await result
                 work.set_result(result)
             except asyncio.CancelledError as cancelled:
@@ -175,6 +181,7 @@ class Workers:
             first = changed[0]
             if type(first) is Work and first.state is RUNNING:
                 following = first
+                first.handed = True
                 changed = changed[1:] if len(changed) > 1 else ()
                 other, count = first.door, first.door._count
                 wait = first.started_at - first.arrived_at

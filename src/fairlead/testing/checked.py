@@ -117,9 +117,11 @@ class CheckedGate(Gate):
             f"of {list(self._claims)} one has a claim and room, and waits"
         )
         refusals = {ticket: self.capacity.refusal(ticket, self.now) for ticket in self.policy}
-        if not self.policy.shortcut or STOP in claims or STOP in refusals.values():
+        if STOP in claims or STOP in refusals.values():
             return
         for ticket, refusal in refusals.items():
+            if not self.policy.skips(ticket):
+                continue  # the policy may withhold it
             if refusal is None or (refusal is NEVER and not self._full):
                 closer = self.closed_by(self.closed_to(ticket))
                 assert closer is not None, f"{ticket!r} waits beside free room"

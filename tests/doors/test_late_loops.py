@@ -1,0 +1,102 @@
+"""A loop that was blocked: what was due meanwhile happens first, in whatever verb comes next, and is counted once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fairlead import InFlight, Scheduler, TokenBucket, WaitedTooLong
+from fairlead.testing import run_virtual
+
+
+def block(seconds: float) -> None:
+    """Stand for code that blocks the loop: time passes and no timer fires."""
+    loop: Any = asyncio.get_running_loop()
+    loop._jumping.now += seconds
+
+
+async def finished(scheduler: Scheduler) -> None:
+    await scheduler.shutdown()
+    stats = scheduler.stats()
+    assert (stats.active_count, stats.queued_count) == (0, 0)
+    assert stats.total_submitted == stats.total_completed + stats.total_cancelled
+    assert all(min(histogram.counts) >= 0 for histogram in stats.waits.values())
+
+
+def test_cancelling_spawned_work_that_has_expired_meanwhile_counts_it_once():
+    async def main():
+        scheduler = Scheduler.bounded(1)
+        gate = asyncio.Event()
+        running = scheduler.spawn(50, gate.wait)
+        late = scheduler.bind(timeout="5ms").spawn(50, gate.wait)
+        await asyncio.sleep(0)
+        block(0.01)
+        late.cancel()
+        assert isinstance(late.exception(), WaitedTooLong)
+        gate.set()
+        await running
+        await finished(scheduler)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("ask", ["submit", "turn", "spawn"])
+def test_cancelling_a_waiter_whose_token_was_due_meanwhile_leaks_nothing(ask):
+    async def main():
+        scheduler = Scheduler.bounded(capacity=TokenBucket(100, burst=1))
+        await scheduler.submit(50, asyncio.sleep, 0)
+
+        async def in_turn():
+            async with scheduler.turn():
+                pass
+
+        if ask == "spawn":
+            waiting: Any = scheduler.spawn(50, asyncio.sleep, 0)
+        else:
+            asked = in_turn() if ask == "turn" else scheduler.submit(50, asyncio.sleep, 0)
+            waiting = asyncio.create_task(asked)
+        await asyncio.sleep(0)
+        block(1.0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+        await finished(scheduler)
+
+    run_virtual(main())
+
+
+def test_an_abort_counts_what_expired_meanwhile_once():
+    async def main():
+        scheduler = Scheduler.bounded(1)
+        gate = asyncio.Event()
+        running = scheduler.spawn(50, gate.wait)
+        late = scheduler.bind(timeout="5ms").spawn(50, gate.wait)
+        await asyncio.sleep(0)
+        block(0.01)
+        ending = asyncio.create_task(scheduler.shutdown("abort"))
+        await asyncio.sleep(0)
+        assert isinstance(late.exception(), WaitedTooLong)
+        assert not ending.done()
+        gate.set()
+        await running
+        await ending
+        await finished(scheduler)
+
+    run_virtual(main())
+
+
+def test_a_hold_that_expires_between_grant_and_start_is_counted_once():
+    async def main():
+        scheduler = Scheduler.bounded(capacity=InFlight(1, expire_after=0.005))
+        gate = asyncio.Event()
+        first = scheduler.spawn(50, gate.wait)
+        second = scheduler.spawn(50, asyncio.sleep, 0)
+        await asyncio.sleep(0)
+        gate.set()
+        block(0.02)
+        await asyncio.wait([first, second])
+        await finished(scheduler)
+
+    run_virtual(main())

@@ -1,0 +1,47 @@
+"""A policy that may withhold is asked also where it stands inside another, and also when nobody waits."""
+
+import pytest
+
+from fairlead.capacities import Slots
+from fairlead.core import Gate, State, Ticket
+from fairlead.errors import ConfigError
+from fairlead.policies import FIFO, Classes, FairQueue, Level, Planner
+
+
+def withholding(*_):
+    return Planner(lambda waiting, now: [])
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        withholding(),
+        Classes(Level("only", inside=withholding)),
+        FairQueue("tenant", inside=withholding),
+        Classes(Level("only", inside=lambda: FairQueue("tenant", inside=withholding))),
+    ],
+    ids=["alone", "classes", "fair", "classes of fair"],
+)
+def test_a_planner_that_leaves_everything_out_starts_nothing(policy):
+    gate = Gate(policy, Slots(4))
+    ticket = Ticket("a", tenant="t")
+    gate.offer(ticket, 0.0)
+    assert ticket.state is State.WAITING
+
+
+def test_a_limit_set_to_none_leaves_the_limits_inside():
+    policy = Classes(Level("only", queue_limit=0))
+    policy.limit = None
+    gate = Gate(policy, Slots(0))
+    ticket = Ticket("a")
+    gate.offer(ticket, 0.0)
+    assert ticket.state is State.REFUSED
+
+
+def test_a_policy_and_a_capacity_have_one_gate_each():
+    policy, slots = FIFO(), Slots(1)
+    Gate(policy, slots)
+    with pytest.raises(ConfigError, match="SharedPool"):
+        Gate(FIFO(), slots)
+    with pytest.raises(ConfigError, match="FIFO has a gate already"):
+        Gate(policy, Slots(1))
