@@ -83,8 +83,10 @@ class Rising(Order):
             if not capped:
                 if not rising:
                     return None
+                size = len(rising)  # of a heap, the second stands at 1 or 2
+                bar = rising[1][0] if size > 1 else inf
+                self._bar = rising[2][0] if size > 2 and rising[2][0] < bar else bar
                 self._first = rising[0][2]
-                self._bar = min((entry[0] for entry in rising[1:3]), default=inf)
                 return self._first
             arrived = capped[0]
             lane = arrived[1]
