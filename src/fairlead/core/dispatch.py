@@ -88,7 +88,6 @@ class Dispatcher:
 
     def _settle(self, now: float, changed: list[Ticket]) -> None:
         """Open what is due, start what may start, then expire what waited or held too long, until nothing moves."""
-        hunted = False
         while True:
             if self.due <= now:
                 for scope in self._scopes.ripe(now):
@@ -96,13 +95,15 @@ class Dispatcher:
                     self._scopes.open(scope, now)
             if self.waiting:
                 self._dispatch(now, changed)
-                if self._hunting and not hunted:
-                    hunted = self._hunt(now, changed)
             elif self.capacity.opened:
                 self.capacity.opened.clear()
             # Asked again: what has just started may be due to end.
-            if self.due > now or not self._expire(now, changed):
-                break
+            if self.due <= now and self._expire(now, changed):
+                continue
+            # Last, for nobody is evicted for room that comes by itself at this very instant.
+            if self.waiting and self._hunting:
+                self._hunt(now, changed)
+            break
         if self.due <= now:
             self.next_wakeup(now)
         elif self.policy.timed and self.waiting and not self._full:
