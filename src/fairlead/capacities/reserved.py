@@ -50,23 +50,10 @@ class Reserved(Capacity):
     ) -> None:
         count = len(floors)
         self.name = name
-        self.lend = lend
-        self._floors = tuple(floors)
-        try:
-            self._shares = tuple(Fraction(str(share)) for share in shares or (0,) * count)
-        except ValueError:
-            raise ConfigError(
-                f"shares must be decimals such as 0.25; got {tuple(shares)}"
-            ) from None
-        self._linger = (linger,) * count if isinstance(linger, int | float) else tuple(linger)
-        if not count or len(self._shares) != count or len(self._linger) != count:
-            raise ConfigError("floors, shares and linger need one value per class, lowest first")
-        if any(type(floor) is not int for floor in self._floors):
-            raise ConfigError(f"floors must be whole numbers of slots; got {self._floors}")
-        if min(self._floors) < 0 or min(self._shares) < 0 or not all(x >= 0 for x in self._linger):
-            raise ConfigError("floors, shares and linger must be 0 or more")
+        self.total = 0
+        self._set(floors, shares, linger, lend, count)
         self.inflight = [0] * count
-        self._waiting = [0] * count
+        self.waiting = [0] * count
         self._demand_ended = [-inf] * count
         self._scopes = tuple((Hold(rank),) for rank in range(count))
         self._holds = [Hold(rank) for rank in range(count - 1)]
@@ -76,6 +63,41 @@ class Reserved(Capacity):
             raise ConfigError(
                 f"reservations need {wanted} slots but the capacity is {total}; lower floors or shares"
             )
+
+    def _set(
+        self,
+        floors: Sequence[int],
+        shares: Sequence[float | str],
+        linger: float | Sequence[float],
+        lend: bool,
+        count: int,
+    ) -> None:
+        try:
+            parts = tuple(Fraction(str(share)) for share in shares or (0,) * count)
+        except ValueError:
+            raise ConfigError(
+                f"shares must be decimals such as 0.25; got {tuple(shares)}"
+            ) from None
+        lingers = (linger,) * count if isinstance(linger, int | float) else tuple(linger)
+        if not count or any(len(given) != count for given in (floors, parts, lingers)):
+            raise ConfigError("floors, shares and linger need one value per class, lowest first")
+        if any(type(floor) is not int for floor in floors):
+            raise ConfigError(f"floors must be whole numbers of slots; got {tuple(floors)}")
+        if min(floors) < 0 or min(parts) < 0 or not all(x >= 0 for x in lingers):
+            raise ConfigError("floors, shares and linger must be 0 or more")
+        self._floors, self._shares, self._linger = tuple(floors), parts, lingers
+        self.lend = lend
+
+    def reserve(
+        self,
+        floors: Sequence[int],
+        shares: Sequence[float | str] = (),
+        linger: float | Sequence[float] = 0.0,
+        lend: bool = True,
+    ) -> None:
+        """Change what is reserved; what no longer fits is cut, lowest class first."""
+        self._set(floors, shares, linger, lend, len(self.inflight))
+        self.resize(self.total)
 
     def resize(self, total: int) -> None:
         """Change the number of slots; reservations follow, highest class first when they no longer fit."""
@@ -107,7 +129,7 @@ class Reserved(Capacity):
         raise ConfigError(f"rank must be 0..{len(self._scopes) - 1} (a class); got {rank!r}")
 
     def _held(self, rank: int, now: float) -> int:
-        if self.lend and not (self.inflight[rank] or self._waiting[rank]):
+        if self.lend and not (self.inflight[rank] or self.waiting[rank]):
             ended = self._demand_ended[rank] + self._linger[rank]
             if now >= ended:
                 return 0
@@ -116,7 +138,7 @@ class Reserved(Capacity):
     def _held_without(self, rank: int) -> int:
         """The hold of a class once one of its tickets had given back: its demand, if it ends, ends just then."""
         left = self.inflight[rank] - 1
-        if self.lend and not (left or self._waiting[rank] or self._linger[rank]):
+        if self.lend and not (left or self.waiting[rank] or self._linger[rank]):
             return 0
         return max(0, self.reserved[rank] - left)
 
@@ -147,14 +169,14 @@ class Reserved(Capacity):
         self._demand_may_have_ended(ticket.rank, now)
 
     def enter(self, ticket: Ticket, now: float) -> None:
-        self._waiting[ticket.rank] += 1
+        self.waiting[ticket.rank] += 1
 
     def leave(self, ticket: Ticket, now: float) -> None:
-        self._waiting[ticket.rank] -= 1
+        self.waiting[ticket.rank] -= 1
         self._demand_may_have_ended(ticket.rank, now)
 
     def _demand_may_have_ended(self, rank: int, now: float) -> None:
-        if not self.inflight[rank] and not self._waiting[rank]:
+        if not self.inflight[rank] and not self.waiting[rank]:
             self._demand_ended[rank] = now
         self._opened()
 
@@ -166,7 +188,7 @@ class Reserved(Capacity):
         ends = sorted(
             (self._demand_ended[above] + self._linger[above], self._held(above, now))
             for above in range(ticket.rank + 1, len(self.reserved))
-            if not self.inflight[above] and not self._waiting[above]
+            if not self.inflight[above] and not self.waiting[above]
         )
         for end, held in ends:
             if end > now:

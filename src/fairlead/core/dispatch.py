@@ -12,7 +12,7 @@ from fairlead.core.capacity import FULL, NEVER, STOP
 from fairlead.core.deadlines import Deadlines
 from fairlead.core.eviction import Evictions
 from fairlead.core.scopes import Scopes
-from fairlead.core.ticket import EVICTED, EXPIRED, REFUSED, RUNNING, WAITING, Outcome
+from fairlead.core.ticket import EVICTED, EXPIRED, REFUSED, RUNNING, WAITING, Evicted, Outcome
 from fairlead.errors import ConfigError, FairleadError, PolicyError
 
 if TYPE_CHECKING:
@@ -357,6 +357,7 @@ class Dispatcher:
                 self._evictions.owed[victim] = None
                 self._tell_end(victim, changed)
                 victim.state = EVICTED
+                victim.reason = Evicted(head.key, head.rank)
             self.policy.remove(head, now)
             self._claims[head] = None
             return True

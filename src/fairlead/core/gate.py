@@ -87,6 +87,10 @@ class Gate(Dispatcher):
         """Tell whether another ticket was evicted for this one, which waits for its room."""
         return ticket in self._claims
 
+    def waiters(self) -> list[Ticket]:
+        """All tickets that wait: claims, then what the policy holds."""
+        return [*self._claims, *self.policy]
+
     # The verbs
 
     def offer(self, ticket: Ticket, now: float) -> Sequence[Ticket]:

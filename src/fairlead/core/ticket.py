@@ -45,6 +45,16 @@ class QueueLimit(NamedTuple):
     limit: int
 
 
+class Evicted(NamedTuple):
+    """The reason on an evicted ticket: for whom, and of which class that one is."""
+
+    by: Hashable
+    rank: int
+
+    def __str__(self) -> str:
+        return f"for {self.by!r} of a higher class"
+
+
 NEW, WAITING, RUNNING, DONE, REFUSED, EXPIRED, EVICTED, WITHDRAWN = State
 
 
@@ -96,7 +106,7 @@ class Bare:
     labels: Mapping[str, str] | None = None
     evictions: int = 0
     committed: bool = False
-    reason: QueueLimit | str | None = None
+    reason: QueueLimit | Evicted | str | None = None
 
     def __repr__(self) -> str:
         name = self.seq if self.key is None else self.key

@@ -19,7 +19,7 @@ from fairlead.errors import ConfigError
 from fairlead.policies.fifo import FIFO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from fairlead.core.policy import Admit
     from fairlead.core.ticket import QueueLimit, Ticket
@@ -50,14 +50,7 @@ class Classes(Policy):
     def __init__(
         self, *levels: Level, budget: int = 4, name: str = "", limit: int | None = None
     ) -> None:
-        if not levels:
-            raise ConfigError("Classes needs at least one Level")
-        if len({level.name for level in levels}) < len(levels):
-            raise ConfigError(f"two levels share a name: {[level.name for level in levels]}")
-        if budget < 1:
-            raise ConfigError(f"budget must be 1 or more dispatches per promotion; got {budget!r}")
-        self.levels = levels
-        self.budget = budget
+        self._set(levels, budget)
         self.name = name
         self.limit = limit
         self.promotions = 0
@@ -79,7 +72,37 @@ class Classes(Policy):
         self._admit: Admit | None = None
         self._asker = self._ask
         self._inner_timed = any(queue.timed for queue in self._queues)
-        self.timed = self._inner_timed or any(level.starvation < inf for level in levels)
+        self._note_time()
+
+    def _set(self, levels: tuple[Level, ...], budget: int) -> None:
+        if not levels:
+            raise ConfigError("Classes needs at least one Level")
+        if len({level.name for level in levels}) < len(levels):
+            raise ConfigError(f"two levels share a name: {[level.name for level in levels]}")
+        if budget < 1:
+            raise ConfigError(f"budget must be 1 or more dispatches per promotion; got {budget!r}")
+        self.levels = levels
+        self.budget = budget
+
+    def _note_time(self) -> None:
+        starves = any(level.starvation < inf for level in self.levels)
+        self.timed = self._inner_timed or starves
+
+    def retune(self, levels: Sequence[Level], budget: int = 4) -> None:
+        """Change limits, thresholds and budget; the same classes, with what waits in them.
+
+        Limits hold for what arrives from now on: nobody who waits is turned away.
+        """
+        if [level.name for level in levels] != [level.name for level in self.levels]:
+            raise ConfigError(
+                f"the classes are {[level.name for level in self.levels]} and stay so; "
+                f"got {[level.name for level in levels]}"
+            )
+        self._set(tuple(levels), budget)
+        for level, queue in zip(levels, self._queues, strict=True):
+            queue.limit = level.queue_limit
+        self._starving_at = -inf
+        self._note_time()
 
     def rank(self, name: str) -> int:
         """Tell the rank of a class by its name."""

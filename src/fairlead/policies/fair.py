@@ -112,6 +112,15 @@ class FairQueue(Policy):
             flow.weight = weight
             self._replace(flow)
 
+    def set_weights(self, weights: Mapping[Hashable, float]) -> None:
+        """Change all weights at once; who is not named has the default weight."""
+        checked = {key: checked_weight(key, weight) for key, weight in weights.items()}
+        for key in [key for key in self._flows if key not in checked and key in self._weights]:
+            self.set_weight(key, self._default_weight)
+        for key, weight in checked.items():
+            self.set_weight(key, weight)
+        self._weights = checked
+
     def skips(self, ticket: Ticket) -> bool:
         return self._never_withholds or self._flow(self._key(ticket)).queue.skips(ticket)
 

@@ -1,0 +1,148 @@
+"""The engine behind both forms of the gateway: settings and live capacity in, pools of slots out."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from fairlead.gateway import priority
+from fairlead.gateway.loading import load
+from fairlead.gateway.metrics import Metrics, TenantLabels
+from fairlead.gateway.pool import Pool, Tuning
+from fairlead.gateway.tenants import Tenants
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fairlead.gateway.loading import Loaded
+    from fairlead.gateway.settings import Settings
+
+logger = logging.getLogger("fairlead.gateway")
+
+RETRY_TOKEN = b"x-fairlead-retry-token"
+DECISION = b"x-fairlead-decision"
+CONTENT_LENGTH = b"content-length"
+CONTENT_TYPE = b"content-type"
+TRANSFER_ENCODING = b"transfer-encoding"
+OWN_FIELDS = frozenset(
+    {
+        *priority.EXPLICIT,
+        priority.URGENCY,
+        priority.REQUEST_TIMEOUT,
+        priority.GRPC_TIMEOUT,
+        RETRY_TOKEN,
+        DECISION,
+        CONTENT_LENGTH,
+        CONTENT_TYPE,
+        TRANSFER_ENCODING,
+    }
+)
+TOKENS = 10_000  # preempted requests whose return is waited for
+ONLY = ""  # the name of the pool, where there is but one
+
+
+class Admission:
+    """Decides for every request of a gateway; belongs to one event loop, the first that asks it."""
+
+    def __init__(self, config: Any) -> None:
+        self._pool_of: Callable[[str | None], str | None] | None = None
+        self._capacities: Mapping[str, int] = {}
+        self._tokens: OrderedDict[bytes, int] = OrderedDict()
+        self.pools: dict[str, Pool] = {}
+        loaded = load(config)
+        self._apply(loaded)
+        labels = TenantLabels(loaded.settings.tenants.metric_labels, self._named(loaded.settings))
+        self.metrics = Metrics(self, labels)
+        for line in loaded.lines:
+            logger.error("%s", line)
+        if self.problems:
+            logger.error(
+                "the priority scheduler is OFF: %d problem(s) in %s; a plain limiter of %d requests runs instead",
+                len(self.problems),
+                loaded.source,
+                loaded.settings.fallback.max_concurrent_requests,
+            )
+        for warning in loaded.warnings:
+            logger.warning("%s", warning)
+        slots = self.settings.capacity
+        self.set_capacities({ONLY: self._limit if slots is None else slots})
+
+    def _apply(self, loaded: Loaded) -> None:
+        self.settings: Settings = loaded.settings
+        self.problems: tuple[str, ...] = loaded.lines
+        self.plain = bool(loaded.problems) or not loaded.settings.priority_scheduler.enabled
+        self.tuning = Tuning.of(loaded.settings, plain=self.plain)
+        self.tenants = Tenants(loaded.settings)
+        self.wanted = OWN_FIELDS | self.tenants.fields
+        self.exempt = frozenset(loaded.settings.exempt)
+        self._limit = loaded.settings.fallback.max_concurrent_requests
+
+    @staticmethod
+    def _named(settings: Settings) -> list[str]:
+        keys = [f"auth:{key.tenant}" for key in settings.tenants.api_keys]
+        return [*settings.priority_scheduler.tenant_policies, *keys]
+
+    def retune(self, loaded: Loaded) -> None:
+        """Apply other settings without dropping anybody who waits."""
+        self._apply(loaded)
+        self.metrics.reloads += 1
+        self.metrics.labels.expect(self._named(loaded.settings))
+        for pool in self.pools.values():
+            pool.retune(self.tuning)
+        if self._pool_of is None:
+            slots = loaded.settings.capacity
+            self._capacities = {ONLY: self._limit if slots is None else slots}
+        self.set_capacities(self._capacities)
+
+    # Pools
+
+    def follow(self, pool_of: Callable[[str | None], str | None]) -> None:
+        """Take capacity from a fleet, which tells the pool of a model; until it does there is none."""
+        self._pool_of = pool_of
+        self.set_capacities({})
+
+    def set_capacities(self, capacities: Mapping[str, int]) -> None:
+        """Follow the live capacity of each pool; the waiters of a pool that is no more go to where they belong now."""
+        self._capacities = capacities
+        if self.plain:
+            # The limiter counts requests, not what upstreams can take; but none can take some.
+            alive = any(capacities.values()) if self._pool_of is not None else True
+            capacities = {ONLY: self._limit if alive else 0}
+        for name, total in capacities.items():
+            if name not in self.pools:
+                self.pools[name] = Pool(name, self.tuning)
+            self.pools[name].resize(total)
+        for name in [name for name in self.pools if name not in capacities]:
+            pool = self.pools[name]
+            pool.resize(0)
+            pool.runtime.withdraw(pool.gate.waiters())
+            if not pool.gate.active:
+                del self.pools[name]
+
+    def pool(self, model: str | None) -> Pool | None:
+        """Tell the pool of a request; None if nobody serves its model."""
+        if self.plain or self._pool_of is None:
+            return self.pools.get(ONLY)
+        name = self._pool_of(model)
+        return None if name is None else self.pools.get(name)
+
+    @property
+    def reads_model(self) -> bool:
+        """Whether the pool depends on what the body says."""
+        return self._pool_of is not None and not self.plain and self.settings.pool_by == "model"
+
+    # Preempted clients that come back
+
+    def issue_token(self, evictions: int) -> bytes:
+        """Give a preempted client proof of how often that has happened to its request."""
+        token = secrets.token_urlsafe(18).encode()
+        self._tokens[token] = evictions
+        if len(self._tokens) > TOKENS:
+            self._tokens.popitem(last=False)
+        return token
+
+    def redeem_token(self, token: bytes) -> int:
+        """Tell how often the request that carries this token was preempted; it is good once."""
+        return self._tokens.pop(token, 0)

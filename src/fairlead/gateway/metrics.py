@@ -1,0 +1,219 @@
+"""What a gateway counts, and how a scrape reads it.
+
+Counting is one addition to a plain list, by rank.  What can be read elsewhere (in flight, depth, capacity) is read when
+somebody looks, not kept.  Tenants are labels only as far as `TenantLabels` lets them: a label a client can make up is
+memory a client can take.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from fairlead.gateway.settings import CLASSES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from prometheus_client import Metric
+
+    from fairlead.gateway.admission import Admission
+
+PREFIX = "fairlead_gateway_"
+BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+# How asking for a slot ended ...
+ADMITTED = "admitted"
+QUEUE_FULL = "rejected_queue_full"
+QUEUE_TIMEOUT = "rejected_queue_timeout"
+NO_CAPACITY = "rejected_no_capacity"
+CLIENT_GONE = "client_cancelled"  # 499: it left while it waited
+# ... and how holding one did.  Admitted requests end in exactly one of these.
+COMPLETED = "completed"
+FAILED = "failed"
+DISCONNECTED = "disconnected"
+PREEMPTED = "preempted"
+
+# Read of each pool and class when somebody looks: the fields of `pool.Reading`.
+GAUGES = {
+    "inflight": "Requests that hold a slot.",
+    "queue_depth": "Requests that wait.",
+    "queue_limit": "Requests that may wait.",
+    "reserved": "Slots reserved, after clamping and before lending.",
+    "class_pressure": "How near a class is to its limits, 0 to 1.",
+}
+
+
+class Histogram:
+    """Observations of one class: how many fell in each bucket, and their sum."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(BOUNDS, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """The buckets as Prometheus has them: each counts all beneath it too."""
+        bounds = (*(repr(bound) for bound in BOUNDS), "+Inf")
+        return list(zip(bounds, accumulate(self.counts), strict=True))
+
+
+class TenantLabels:
+    """Bounded labels: those with a policy or a key first, then whoever comes, then `other`."""
+
+    def __init__(self, most: int, known: Iterable[str]) -> None:
+        self._most = most
+        self._labels: set[str] = set()
+        self.expect(known)
+
+    def expect(self, known: Iterable[str]) -> None:
+        """Keep a label for each of these, as long as there are any left."""
+        for tenant in known:
+            self.of(tenant)
+
+    def of(self, tenant: str) -> str:
+        """Tell the label of a tenant."""
+        if tenant in self._labels:
+            return tenant
+        if len(self._labels) >= self._most:
+            return "other"
+        self._labels.add(tenant)
+        return tenant
+
+
+class Metrics:
+    """All counters of a gateway."""
+
+    def __init__(self, admission: Admission, labels: TenantLabels) -> None:
+        self._admission = admission
+        self.labels = labels
+        classes = range(len(CLASSES))
+        self.at_once = [0 for _ in classes]  # admitted without waiting
+        self.waited = [Histogram() for _ in classes]  # of those admitted after a wait
+        self.first_byte = [Histogram() for _ in classes]
+        self.refused: Counter[tuple[int, str]] = Counter()
+        self.completed = [0 for _ in classes]
+        self.ended: Counter[tuple[int, str]] = Counter()
+        self.preemptions: Counter[tuple[int, int]] = Counter()
+        self.promotions = [0 for _ in classes]
+        self.clamps: Counter[tuple[str, int, int]] = Counter()
+        self.unknown: Counter[str] = Counter()
+        self.tenants: Counter[str] = Counter()
+        self.failed_reloads = 0
+        self.reloads = 0
+
+    def admitted(self, rank: int) -> int:
+        """Tell how many requests of a class have been given a slot."""
+        return self.at_once[rank] + sum(self.waited[rank].counts)
+
+    def render(self) -> tuple[bytes, str]:
+        """Write everything in Prometheus' text format."""
+        return generate_latest(self), CONTENT_TYPE_LATEST
+
+    def collect(self) -> Iterator[Metric]:
+        """Read everything at this moment, as a registry of prometheus_client would."""
+        yield from self._counters()
+        yield _histogram(
+            "queue_wait_seconds", "Seconds that admitted requests waited.", self._waits()
+        )
+        yield _histogram(
+            "time_to_first_byte_seconds",
+            "Seconds from admission to the first byte of the response's body.",
+            self.first_byte,
+        )
+        yield from self._gauges()
+
+    def _waits(self) -> list[Histogram]:
+        merged = []
+        for rank, waited in enumerate(self.waited):
+            histogram = Histogram()
+            histogram.total = waited.total
+            histogram.counts = list(waited.counts)
+            histogram.counts[0] += self.at_once[rank]
+            merged.append(histogram)
+        return merged
+
+    def _counters(self) -> Iterator[Metric]:
+        admissions = _counter("admissions", "How asking for a slot ended.", "class", "outcome")
+        ends = _counter("requests", "How admitted requests ended.", "class", "outcome")
+        for rank, name in enumerate(CLASSES):
+            admissions.add_metric([name, ADMITTED], self.admitted(rank))
+            for outcome in (QUEUE_FULL, QUEUE_TIMEOUT, NO_CAPACITY, CLIENT_GONE):
+                admissions.add_metric([name, outcome], self.refused[rank, outcome])
+            admissions.add_metric([name, PREEMPTED], self.ended[rank, PREEMPTED])
+            ends.add_metric([name, COMPLETED], self.completed[rank])
+            for outcome in (FAILED, DISCONNECTED, PREEMPTED):
+                ends.add_metric([name, outcome], self.ended[rank, outcome])
+        yield admissions
+        yield ends
+        preemptions = _counter("preemptions", "Requests preempted.", "victim_class", "by_class")
+        for (victim, by), count in self.preemptions.items():
+            preemptions.add_metric([CLASSES[victim], CLASSES[by]], count)
+        yield preemptions
+        promotions = _counter("promotions", "Starved requests let past higher classes.", "class")
+        for rank, name in enumerate(CLASSES):
+            promotions.add_metric([name], self.promotions[rank])
+        yield promotions
+        clamps = _counter(
+            "clamps", "Classes lowered to the tenant's ceiling.", "tenant", "requested", "effective"
+        )
+        for (tenant, requested, effective), count in self.clamps.items():
+            clamps.add_metric([tenant, CLASSES[requested], CLASSES[effective]], count)
+        yield clamps
+        yield _by_label("unknown_priorities", "Priorities no class is called by.", self.unknown)
+        yield _by_label("tenant_requests", "Requests by tenant.", self.tenants)
+        reloads = _counter("reloads", "Times the configuration file was read again.", "outcome")
+        reloads.add_metric(["applied"], self.reloads)
+        reloads.add_metric(["refused"], self.failed_reloads)
+        yield reloads
+
+    def _gauges(self) -> Iterator[Metric]:
+        pools = list(self._admission.pools.values())
+        for name, text in GAUGES.items():
+            family = GaugeMetricFamily(PREFIX + name, text, labels=["class", "pool"])
+            for pool in pools:
+                for rank, label in enumerate(CLASSES):
+                    family.add_metric([label, pool.name], getattr(pool.reading(rank), name))
+            yield family
+        capacity = GaugeMetricFamily(PREFIX + "capacity", "Slots of the fleet.", labels=["pool"])
+        use = GaugeMetricFamily(PREFIX + "utilization", "Slots in use / slots.", labels=["pool"])
+        for pool in pools:
+            capacity.add_metric([pool.name], pool.capacity.total)
+            use.add_metric([pool.name], pool.utilization())
+        yield capacity
+        yield use
+        fallback = bool(self._admission.plain)
+        text = "Whether the plain limiter runs instead of classes."
+        yield GaugeMetricFamily(PREFIX + "fallback_active", text, value=fallback)
+        text = "Whether that is because the configuration is wrong."
+        degraded = bool(self._admission.problems)
+        yield GaugeMetricFamily(PREFIX + "degraded", text, value=degraded)
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(PREFIX + name, text, labels=labels)
+
+
+def _by_label(name: str, text: str, counts: Counter[str]) -> Metric:
+    family = _counter(name, text, "tenant")
+    for tenant, count in counts.items():
+        family.add_metric([tenant], count)
+    return family
+
+
+def _histogram(name: str, text: str, by_rank: list[Histogram]) -> Metric:
+    family = HistogramMetricFamily(PREFIX + name, text, labels=["class"])
+    for rank, histogram in enumerate(by_rank):
+        family.add_metric([CLASSES[rank]], histogram.buckets(), histogram.total)
+    return family

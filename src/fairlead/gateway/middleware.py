@@ -1,0 +1,286 @@
+"""The gateway as middleware: any ASGI application behind priority admission.
+
+A pure ASGI callable.  A request that finds a slot runs in the server's own task with the server's own `receive`; only
+one that waits costs a task, to read ahead and notice that its client has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fairlead.config import shown
+from fairlead.core.ticket import (
+    EVICTED,
+    EXPIRED,
+    NEW,
+    REFUSED,
+    RUNNING,
+    WAITING,
+    WITHDRAWN,
+    QueueLimit,
+)
+from fairlead.errors import ConfigError
+from fairlead.gateway import access, priority
+from fairlead.gateway import metrics as count
+from fairlead.gateway.admission import (
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    DECISION,
+    RETRY_TOKEN,
+    TRANSFER_ENCODING,
+    Admission,
+)
+from fairlead.gateway.exchange import BodyTooLarge, Exchange
+from fairlead.gateway.responses import Failure, openai_form, send_failure
+from fairlead.gateway.settings import CLASSES, DEFAULT
+from fairlead.gateway.watching import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PREEMPTED_HEADERS = ((b"x-fairlead-preempted", b"true"), (b"x-smg-preempted", b"true"))
+
+
+class Peek(msgspec.Struct):
+    """What a body may say about its request; everything else in it is skipped."""
+
+    model: Any = None
+    service_tier: Any = None
+
+
+_peek = msgspec.json.Decoder(Peek)
+
+
+class PriorityMiddleware:
+    """Put an application behind priority admission.
+
+    `config` is a path to a YAML file, which is then watched for changes, or a mapping, or `Settings`; or an `Admission`
+    made from one, to share it.
+
+    >>> async def app(scope, receive, send): ...
+    >>> guarded = PriorityMiddleware(app, {"capacity": 64, "priority_scheduler": {"enabled": True}})
+    """
+
+    def __init__(self, app: Any, config: Any = None) -> None:
+        self.app = app
+        self.admission = config if isinstance(config, Admission) else Admission(config)
+        if self.admission.settings.strict and self.admission.problems:
+            raise ConfigError("\n".join(self.admission.problems))
+        self._watch: Watch | None = None
+        if isinstance(config, str | os.PathLike):
+            self._watch = Watch(config, self.admission.retune)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one connection: an HTTP request in its turn, anything else at once."""
+        admission = self.admission
+        if scope["type"] != "http" or scope["path"] in admission.exempt:
+            await self.app(scope, receive, send)
+            return
+        if self._watch is not None:
+            self._watch.start(asyncio.get_running_loop())
+            self._watch = None
+        wanted = admission.wanted
+        fields: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            if name in wanted:
+                fields.setdefault(name, []).append(value)
+        exchange = Exchange(admission.metrics, receive, send, admission.settings.limits.body_bytes)
+        failure = self._identify(scope, fields, exchange)
+        model = None
+        if failure is None and exchange.reads_body:
+            failure, model = await self._read_body(exchange)
+        if failure is None and not exchange.gone:
+            self._clamp(exchange)
+            failure = await self._serve(scope, exchange, model)
+        if failure is not None and not exchange.streaming:
+            exchange.status = failure.status
+            headers = []
+            if exchange.decision:
+                headers.append(exchange.decision_line(failure.code, exchange.waited()))
+            await send_failure(send, failure, scope["path"], headers)
+        if access.logger.isEnabledFor(logging.INFO) and admission.settings.access_log:
+            access.write(scope, exchange)
+
+    # Who asks, and for what
+
+    def _identify(
+        self, scope: Any, fields: Mapping[bytes, Sequence[bytes]], exchange: Exchange
+    ) -> Failure | None:
+        """Read the header: the class asked for, the tenant, the wait it would accept."""
+        admission = self.admission
+        client = scope.get("client")
+        address = client[0] if client else None
+        if not fields:
+            exchange.tenant, exchange.ceiling = admission.tenants.of(address, fields)
+            return None
+        rank, unknown = priority.explicit_rank(fields)
+        if rank is None:
+            rank = priority.urgency_rank(fields)
+        json_body = scope["method"] == "POST" and _is_json(fields)
+        exchange.reads_tier = (
+            rank is None and json_body and not admission.plain and openai_form(scope["path"])
+        )
+        exchange.reads_body = exchange.reads_tier or (json_body and admission.reads_model)
+        if rank is not None:
+            exchange.requested = rank
+        exchange.tenant, exchange.ceiling = admission.tenants.of(address, fields)
+        if unknown:
+            admission.metrics.unknown[admission.metrics.labels.of(exchange.tenant)] += 1
+        exchange.own_limit = priority.own_wait_limit(fields)
+        exchange.decision = DECISION in fields
+        if RETRY_TOKEN in fields:
+            exchange.evictions = admission.redeem_token(fields[RETRY_TOKEN][0])
+        length = fields.get(CONTENT_LENGTH)
+        if length is None:
+            exchange.counts_body = TRANSFER_ENCODING in fields or scope["http_version"] >= "2"
+        elif length[0].isdigit() and int(length[0]) > exchange.left:
+            return self._too_large()
+        return None
+
+    async def _read_body(self, exchange: Exchange) -> tuple[Failure | None, str | None]:
+        """Read the body before admission, for what it says of the request."""
+        try:
+            body = await exchange.read_body()
+        except BodyTooLarge:
+            return self._too_large(), None
+        if body is None:
+            self.admission.metrics.refused[exchange.requested, count.CLIENT_GONE] += 1
+            exchange.outcome = count.CLIENT_GONE
+            return None, None
+        try:
+            said = _peek.decode(body)
+        except msgspec.DecodeError:
+            return None, None  # not ours to complain of: the application will
+        if exchange.reads_tier:
+            exchange.requested = priority.tier_rank(said.service_tier)
+        return None, said.model if isinstance(said.model, str) else None
+
+    def _clamp(self, exchange: Exchange) -> None:
+        """Settle the class: what was asked for, or the tenant's ceiling if that is lower."""
+        if self.admission.plain:
+            exchange.rank, exchange.tenant = DEFAULT, ""
+            exchange.requested = DEFAULT
+            return
+        metrics = self.admission.metrics
+        requested, tenant = exchange.requested, exchange.tenant
+        exchange.rank = requested
+        if requested > exchange.ceiling:
+            exchange.rank = exchange.ceiling
+            metrics.clamps[metrics.labels.of(tenant), requested, exchange.rank] += 1
+        metrics.tenants[metrics.labels.of(tenant)] += 1
+
+    def _too_large(self) -> Failure:
+        limit = self.admission.settings.limits.body_bytes
+        text = f"the request's body is longer than {limit} bytes, the most this gateway takes"
+        return Failure(413, "body_too_large", text)
+
+    # Its turn
+
+    async def _serve(self, scope: Any, exchange: Exchange, model: str | None) -> Failure | None:
+        """Take the request through its pool; return the failure to answer with, if any."""
+        task = asyncio.current_task()
+        cancelling = 0 if task is None else task.cancelling()
+        failure = self._ask(exchange, model, task)
+        try:
+            while exchange.state is WAITING:
+                await exchange.wait()
+                if exchange.state is WITHDRAWN and not exchange.gone:  # its pool is no more
+                    exchange.renew()
+                    failure = self._ask(exchange, model, task)
+            if exchange.state is not RUNNING:
+                return failure or self._refused(exchange)
+            scope["fairlead.model"] = model
+            await self.app(scope, exchange.reader(), exchange.send)
+        except asyncio.CancelledError:
+            if exchange.state is not EVICTED or (
+                task is not None and task.cancelling() > cancelling + 1
+            ):
+                exchange.leave()  # somebody else wants this task to end
+                raise
+        except Exception:
+            if exchange.state is not EVICTED:
+                exchange.end(count.FAILED)
+                if exchange.left >= 0 or exchange.streaming:
+                    raise
+        finally:
+            exchange.stop_reading()
+        if exchange.state is EVICTED:
+            if task is not None and task.cancelling() > cancelling:
+                task.uncancel()  # that was us
+            exchange.end(count.PREEMPTED)
+            return self._preempted(exchange)
+        if exchange.left < 0 and not exchange.streaming:
+            exchange.end(count.FAILED)
+            return self._too_large()
+        exchange.end(count.DISCONNECTED)  # unless its response was complete: then it has ended
+        return None
+
+    def _ask(
+        self, exchange: Exchange, model: str | None, task: asyncio.Task[Any] | None
+    ) -> Failure | None:
+        """Ask for a slot; the answer is the exchange's state, or a failure if there is nobody to ask."""
+        pool = self.admission.pool(model)
+        if pool is None:
+            text = f"no upstream serves the model {shown(model)}; GET /v1/models tells which are"
+            return Failure(404, "model_not_found", text)
+        exchange.offer(pool, task)
+        return None
+
+    # Saying no
+
+    def _refused(self, exchange: Exchange) -> Failure | None:
+        pool = exchange.pool_of_slots
+        rank = exchange.rank
+        name = CLASSES[rank]
+        now = pool.runtime.clock()
+        retry = pool.retry_after(rank, now)
+        refused = self.admission.metrics.refused
+        if exchange.state is NEW:
+            exchange.outcome = count.NO_CAPACITY
+            refused[rank, count.NO_CAPACITY] += 1
+            text = f"no healthy upstream can take this request now; retry in {retry} s"
+            failure = Failure(503, "no_healthy_upstream", text, retry)
+        elif exchange.state is REFUSED:
+            exchange.outcome = count.QUEUE_FULL
+            refused[rank, count.QUEUE_FULL] += 1
+            limit = exchange.reason.limit if isinstance(exchange.reason, QueueLimit) else 0
+            text = f"the queue of class {name} is full ({limit} waiting); retry in {retry} s"
+            failure = Failure(429, "scheduler_queue_full", text, retry)
+        elif exchange.state is EXPIRED:
+            exchange.outcome = count.QUEUE_TIMEOUT
+            refused[rank, count.QUEUE_TIMEOUT] += 1
+            waited = now - exchange.arrived_at
+            text = f"no slot came free in {waited:.3g} s of waiting in class {name}; retry in {retry} s"
+            failure = Failure(408, "scheduler_queue_timeout", text, retry)
+        else:
+            exchange.outcome = count.CLIENT_GONE
+            refused[rank, count.CLIENT_GONE] += 1
+            exchange.status = 499
+            return None
+        return failure._replace(headers=self._token(exchange.evictions))
+
+    def _preempted(self, exchange: Exchange) -> Failure:
+        text = (
+            "a request of a higher class needed the slot before this one had sent a byte; retry, "
+            "with the x-fairlead-retry-token header of this response"
+        )
+        headers = (*PREEMPTED_HEADERS, *self._token(exchange.evictions + 1))
+        return Failure(503, "scheduler_preempted", text, 1, headers)
+
+    def _token(self, evictions: int) -> tuple[tuple[bytes, bytes], ...]:
+        return ((RETRY_TOKEN, self.admission.issue_token(evictions)),) if evictions else ()
+
+
+def _is_json(fields: Mapping[bytes, Sequence[bytes]]) -> bool:
+    kinds = fields.get(CONTENT_TYPE)
+    if not kinds:
+        return False
+    media = kinds[0].split(b";")[0].strip().lower()
+    return media == b"application/json" or (
+        media.startswith(b"application/") and media.endswith(b"+json")
+    )

@@ -1,0 +1,146 @@
+"""One pool of slots: its classes, its gate, and how fast it drains."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlead.capacities import Reserved
+from fairlead.core import Change, Gate
+from fairlead.gateway.settings import CLASSES, DEFAULT
+from fairlead.policies import Classes, FairQueue, Level
+from fairlead.runtime import LoopGate
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
+    from fairlead.gateway.settings import Settings
+
+LONGEST_RETRY = 60  # seconds a client is asked to stay away, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What settings mean to a gate; lists go by rank.
+
+    The plain limiter is a tuning like any other: one class in use, nothing reserved, nobody preempts.  So whatever a
+    reload changes, even to or from the plain limiter, the gate stays, and with it everybody who waits.
+    """
+
+    plain: bool
+    levels: tuple[Level, ...]
+    floors: tuple[int, ...]
+    shares: tuple[float, ...]
+    linger: tuple[float, ...]
+    can_preempt: tuple[bool, ...]
+    evictable: tuple[bool, ...]
+    weights: Mapping[Hashable, float]
+    lend: bool
+    budget: int
+
+    @classmethod
+    def of(cls, settings: Settings, *, plain: bool) -> Tuning:
+        """Read settings."""
+        said = settings.priority_scheduler
+        classes = [said.classes[name] for name in CLASSES]
+        can_preempt = [one.can_preempt and not plain for one in classes]
+        weights: dict[Hashable, float] = {
+            key: policy.weight for key, policy in said.tenant_policies.items()
+        }
+        levels = [
+            _level(name, one.queue_size, one.queue_timeout, one.starvation_threshold)
+            for name, one in zip(CLASSES, classes, strict=True)
+        ]
+        if plain:
+            limiter = settings.fallback
+            timeout = limiter.queue_timeout
+            levels[DEFAULT] = _level(CLASSES[DEFAULT], limiter.queue_size, timeout, timeout)
+        return cls(
+            plain=plain,
+            levels=tuple(levels),
+            floors=tuple(0 if plain else one.reserved_floor for one in classes),
+            shares=tuple(0.0 if plain else one.reserved_per_slot for one in classes),
+            linger=tuple(one.starvation_threshold for one in classes),
+            can_preempt=tuple(can_preempt),
+            evictable=tuple(any(can_preempt[rank + 1 :]) for rank in range(len(CLASSES))),
+            weights={} if plain else weights,
+            lend=said.lend_reservations,
+            budget=said.promotion_budget,
+        )
+
+
+def _level(name: str, queue_size: int, wait_limit: float, starvation: float) -> Level:
+    return Level(name, _by_tenant, queue_size, wait_limit, starvation)
+
+
+def _by_tenant() -> FairQueue:
+    return FairQueue("tenant")
+
+
+class Reading(NamedTuple):
+    """How one class of a pool stands."""
+
+    inflight: int
+    queue_depth: int
+    queue_limit: int
+    reserved: int
+    class_pressure: float
+
+
+class Pool:
+    """A gate on the loop, and what is known of its speed."""
+
+    def __init__(self, name: str, tuning: Tuning) -> None:
+        self.name = name
+        self.tuning = tuning
+        self.policy = Classes(*tuning.levels, budget=tuning.budget, name="classes")
+        # Reservations were checked against configured capacity; what lives may always be less.
+        self.capacity = Reserved(
+            0, tuning.floors, tuning.shares, linger=tuning.linger, lend=tuning.lend
+        )
+        self.gate = Gate(self.policy, self.capacity)
+        self.runtime = LoopGate(self.gate)
+        self.finished: deque[float] = deque(maxlen=64)
+        self._weigh()
+
+    def _weigh(self) -> None:
+        for level in self.tuning.levels:
+            self.runtime.adjust(Change(level.name, "set_weights", (self.tuning.weights,)))
+
+    def resize(self, total: int) -> None:
+        """Follow the fleet; what may start now starts."""
+        if total != self.capacity.total:
+            self.runtime.adjust(Change("slots", "resize", (total,)))
+
+    def retune(self, tuning: Tuning) -> None:
+        """Apply other settings to the gate as it stands; whoever waits goes on waiting."""
+        self.tuning = tuning
+        self.runtime.adjust(Change("classes", "retune", (tuning.levels, tuning.budget)))
+        self._weigh()
+        kept = (tuning.floors, tuning.shares, tuning.linger, tuning.lend)
+        self.runtime.adjust(Change("slots", "reserve", kept))
+
+    def retry_after(self, rank: int, now: float) -> int:
+        """Tell when a place in this class's line may come free: what is served before it, at the measured rate."""
+        finished = self.finished
+        if len(finished) < 2:
+            return 1
+        rate = len(finished) / max(now - finished[0], 1e-3)
+        ahead = sum(self.capacity.waiting[rank:]) + 1
+        return min(LONGEST_RETRY, max(1, ceil(ahead / rate)))
+
+    def reading(self, rank: int) -> Reading:
+        """Look at one class."""
+        capacity = self.capacity
+        inflight, depth = capacity.inflight[rank], capacity.waiting[rank]
+        limit = self.tuning.levels[rank].queue_limit or 0
+        reserved = capacity.reserved[rank]
+        shared = max(1, capacity.total - sum(capacity.reserved[rank + 1 :]))
+        pressure = max(depth / limit if limit else 0.0, (inflight - reserved) / shared, 0.0)
+        return Reading(inflight, depth, limit, reserved, min(1.0, pressure))
+
+    def utilization(self) -> float:
+        """Tell the part of the slots that is in use; above 1 after a shrink."""
+        return self.capacity.used / self.capacity.total if self.capacity.total else 0.0

@@ -1,0 +1,115 @@
+"""Whose a request is, and the highest class it may have.
+
+An API key beats the trusted header, which is believed only from trusted proxies, and beats the address.  A tenant can
+lower the class of its requests, never raise it above its ceiling; `system` needs a ceiling of its own that says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlead.gateway.settings import CLASSES, INTERACTIVE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fairlead.gateway.priority import Fields
+    from fairlead.gateway.settings import Settings, TenantPolicy
+
+AUTHORIZATION = b"authorization"
+FORWARDED_FOR = b"x-forwarded-for"
+LONGEST = 200  # of a tenant's name; longer ones go by their hash
+REMEMBERED = 10_000  # tenants whose policy has been looked up
+
+
+class Tenant(NamedTuple):
+    """Who asks: the key of its policy, and the rank of its ceiling."""
+
+    key: str
+    ceiling: int
+
+
+class Tenants:
+    """Tells the tenant of a request."""
+
+    def __init__(self, settings: Settings) -> None:
+        said = settings.tenants
+        scheduler = settings.priority_scheduler
+        self._keys = {key.sha256: f"auth:{key.tenant}" for key in said.api_keys}
+        self._header = said.trusted_header.lower().encode() if said.trusted_header else None
+        self._proxies = [ipaddress.ip_network(one, strict=False) for one in said.trusted_proxies]
+        self._policies: Mapping[str, TenantPolicy] = scheduler.tenant_policies
+        self._ceiling = min(CLASSES.index(scheduler.default_max_class), INTERACTIVE)
+        self._known: dict[str, Tenant] = {}
+        self._trusted: dict[str, bool] = {}
+        self.weights = {key: policy.weight for key, policy in self._policies.items()}
+        # The header fields that say whose a request is.
+        self.fields = {FORWARDED_FOR}
+        if self._keys:
+            self.fields.add(AUTHORIZATION)
+        if self._header is not None:
+            self.fields.add(self._header)
+
+    def of(self, address: str | None, fields: Fields) -> Tenant:
+        """Tell whose a request from this address is."""
+        key = self._by_key(fields) if fields and self._keys else None
+        if key is None and fields and address is not None and self._trusts(address):
+            key = self._by_header(fields) if self._header is not None else None
+            if key is None and FORWARDED_FOR in fields:
+                address = self._origin(address, fields)
+        if key is None:
+            key = "anonymous" if address is None else "ip:" + address
+        return self._known.get(key) or self._look_up(key)
+
+    def _look_up(self, key: str) -> Tenant:
+        policy = self._policies.get(key)
+        own = policy.max_class if policy is not None else None
+        tenant = Tenant(key, self._ceiling if own is None else CLASSES.index(own))
+        if len(self._known) >= REMEMBERED:
+            self._known.clear()
+        self._known[key] = tenant
+        return tenant
+
+    def _by_key(self, fields: Fields) -> str | None:
+        values = fields.get(AUTHORIZATION, ())
+        if len(values) != 1 or values[0][:7].lower() != b"bearer ":
+            return None
+        # Found by its hash: how long that takes tells nothing of the key.
+        return self._keys.get(hashlib.sha256(values[0][7:].strip()).hexdigest())
+
+    def _by_header(self, fields: Fields) -> str | None:
+        values = fields.get(self._header or b"", ())
+        if len(values) != 1:
+            return None
+        value = values[0].strip()
+        if len(value) > LONGEST:
+            return "header:sha256-" + hashlib.sha256(value).hexdigest()
+        return "header:" + value.decode("latin-1") if value else None
+
+    def _trusts(self, address: str) -> bool:
+        trusted = self._trusted.get(address)
+        if trusted is None:
+            try:
+                ip = ipaddress.ip_address(address)
+                trusted = any(ip in network for network in self._proxies)
+            except ValueError:
+                trusted = False  # a name or the path of a socket
+            if len(self._trusted) >= REMEMBERED:
+                self._trusted.clear()
+            self._trusted[address] = trusted
+        return trusted
+
+    def _origin(self, address: str, fields: Fields) -> str:
+        """Follow `X-Forwarded-For` from its right end, as far as proxies that are trusted wrote it."""
+        hops = b",".join(fields[FORWARDED_FOR]).decode("latin-1").split(",")
+        for hop in reversed(hops[-20:]):
+            try:
+                found = str(ipaddress.ip_address(hop.strip()))
+            except ValueError:
+                break
+            address = found
+            if not self._trusts(found):
+                break
+        return address
