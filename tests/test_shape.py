@@ -23,7 +23,7 @@ PURE = frozenset({"errors", "core", "policies", "capacities"})
 # `pip install fairlead` must be enough for these, whatever the extras bring to the others.
 LIGHT = PURE | {"fairlead", "config", "presets", "runtime", "tasks", "sim"}
 BENEATH_DOORS = PURE | {"config", "presets", "runtime"}
-LIBRARY = BENEATH_DOORS | DOORS | {"sim", "observe"}
+LIBRARY = BENEATH_DOORS | DOORS | {"documents", "sim", "observe"}
 EVERYTHING = LIBRARY | {"fairlead", "server", "cli", "testing"}
 
 # What each unit (a package or module directly under fairlead) may import besides itself.
@@ -34,9 +34,10 @@ LAYERS: dict[str, frozenset[str]] = {
     "policies": frozenset({"core", "errors"}),
     "capacities": frozenset({"core", "errors"}),
     "config": frozenset({"errors"}),
+    "documents": frozenset({"config", "errors"}),
     "presets": PURE | {"config"},
     "runtime": PURE,
-    **dict.fromkeys(sorted(DOORS), BENEATH_DOORS),
+    **dict.fromkeys(sorted(DOORS), BENEATH_DOORS | {"documents"}),
     "sim": BENEATH_DOORS,
     "observe": frozenset({"config", "core", "errors"}),
     "server": EVERYTHING - {"cli"},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairlead import __version__
+from fairlead.cli.gateway import config, gateway
 from fairlead.errors import FairleadError
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+application.add_typer(gateway, name="gateway")
+application.add_typer(config, name="config")
 
 
 def run(args: Sequence[str]) -> int:

@@ -7,8 +7,9 @@ import secrets
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
+from fairlead.core.ticket import WITHDRAWN
 from fairlead.gateway import priority
-from fairlead.gateway.loading import load
+from fairlead.gateway.loading import Loaded, load
 from fairlead.gateway.metrics import Metrics, TenantLabels
 from fairlead.gateway.pool import Pool, Tuning
 from fairlead.gateway.tenants import Tenants
@@ -16,7 +17,6 @@ from fairlead.gateway.tenants import Tenants
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from fairlead.gateway.loading import Loaded
     from fairlead.gateway.settings import Settings
 
 logger = logging.getLogger("fairlead.gateway")
@@ -51,10 +51,10 @@ class Admission:
         self._capacities: Mapping[str, int] = {}
         self._tokens: OrderedDict[bytes, int] = OrderedDict()
         self.pools: dict[str, Pool] = {}
-        loaded = load(config)
+        loaded = config if isinstance(config, Loaded) else load(config)
+        self._labels = TenantLabels(loaded.settings.tenants.metric_labels)
+        self.metrics = Metrics(self)
         self._apply(loaded)
-        labels = TenantLabels(loaded.settings.tenants.metric_labels, self._named(loaded.settings))
-        self.metrics = Metrics(self, labels)
         for line in loaded.lines:
             logger.error("%s", line)
         if self.problems:
@@ -70,25 +70,22 @@ class Admission:
         self.set_capacities({ONLY: self._limit if slots is None else slots})
 
     def _apply(self, loaded: Loaded) -> None:
+        self.loaded = loaded
         self.settings: Settings = loaded.settings
         self.problems: tuple[str, ...] = loaded.lines
         self.plain = bool(loaded.problems) or not loaded.settings.priority_scheduler.enabled
         self.tuning = Tuning.of(loaded.settings, plain=self.plain)
-        self.tenants = Tenants(loaded.settings)
+        keys = [f"auth:{key.tenant}" for key in loaded.settings.tenants.api_keys]
+        self._labels.expect([*loaded.settings.priority_scheduler.tenant_policies, *keys])
+        self.tenants = Tenants(loaded.settings, self._labels.of)
         self.wanted = OWN_FIELDS | self.tenants.fields
         self.exempt = frozenset(loaded.settings.exempt)
         self._limit = loaded.settings.fallback.max_concurrent_requests
-
-    @staticmethod
-    def _named(settings: Settings) -> list[str]:
-        keys = [f"auth:{key.tenant}" for key in settings.tenants.api_keys]
-        return [*settings.priority_scheduler.tenant_policies, *keys]
 
     def retune(self, loaded: Loaded) -> None:
         """Apply other settings without dropping anybody who waits."""
         self._apply(loaded)
         self.metrics.reloads += 1
-        self.metrics.labels.expect(self._named(loaded.settings))
         for pool in self.pools.values():
             pool.retune(self.tuning)
         if self._pool_of is None:
@@ -117,7 +114,11 @@ class Admission:
         for name in [name for name in self.pools if name not in capacities]:
             pool = self.pools[name]
             pool.resize(0)
-            pool.runtime.withdraw(pool.gate.waiters())
+            waiters = pool.gate.waiters()
+            pool.runtime.withdraw(waiters)
+            for waiter in waiters:
+                if waiter.state is WITHDRAWN:  # a verb tells of others, not of those it was given
+                    waiter.told()  # type: ignore[attr-defined]
             if not pool.gate.active:
                 del self.pools[name]
 

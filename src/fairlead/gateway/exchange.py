@@ -10,10 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from math import inf
+from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
-from fairlead.core.ticket import EVICTED, NEW, RUNNING, WAITING, Evicted, LeanTicket, Outcome
+from fairlead.core.ticket import (
+    EVICTED,
+    NEW,
+    RUNNING,
+    WAITING,
+    Evicted,
+    LeanTicket,
+    QueueLimit,
+)
 from fairlead.gateway import metrics as count
 from fairlead.gateway.settings import CLASSES, DEFAULT
 
@@ -32,62 +40,40 @@ class BodyTooLarge(Exception):
 class Exchange(LeanTicket):
     """A request on its way through a pool."""
 
-    __slots__ = (
-        "buffer",
-        "ceiling",
-        "committed",
-        "counts_body",
-        "decision",
-        "ended",
-        "evictions",
-        "head",
-        "left",
-        "metrics",
-        "outcome",
-        "own_limit",
-        "pool_of_slots",
-        "pump",
-        "rank",
-        "raw_receive",
-        "raw_send",
-        "reads_body",
-        "reads_tier",
-        "reason",
-        "requested",
-        "status",
-        "streaming",
-        "task",
-        "tenant",
-        "waiter",
-    )
+    # What most requests never set stands here once, not in each of them: a request that finds a slot is the usual one.
+    state = NEW
+    rank = requested = ceiling = DEFAULT
+    priority = 50
+    tenant = ""
+    label = ""
+    arrived_at = -inf
+    wait_until = hold_until = started_at = inf
+    seq = 0
+    scopes = ()
+    place = work = None
+    reason: QueueLimit | Evicted | str | None = None
+    promoted = committed = can_preempt = evictable = False
+    evictions = 0
+    own_limit: float | None = None  # the wait it would accept
+    reads_body = reads_tier = counts_body = False
+    buffer: deque[Any] | None = None
+    pump: asyncio.Task[None] | None = None
+    waiter: asyncio.Future[None] | None = None
+    task: asyncio.Task[Any] | None = None
+    head: Any = None  # the start of the response, kept back
+    decision = False  # whether the client asked to be told
+    answering = False  # the head of the response has gone, or goes with the first byte
+    streaming = False
+    ended = False
+    outcome: str | None = None
+    status = 0
+    pool_of_slots: Pool
 
     def __init__(self, metrics: Metrics, receive: Any, send: Any, body_limit: int) -> None:
         self.metrics = metrics
         self.raw_receive = receive
         self.raw_send = send
-        self.rank = self.requested = self.ceiling = DEFAULT
-        self.tenant: str = ""
         self.left = body_limit  # bytes of its body that may still come
-        self.own_limit: float | None = None  # the wait it would accept
-        self.reads_body = self.reads_tier = self.counts_body = False
-        self.arrived_at = -inf
-        self.wait_until = self.hold_until = self.started_at = inf
-        self.state = NEW
-        self.priority = 50
-        self.seq = 0
-        self.scopes = ()
-        self.place = self.work = self.reason = None
-        self.promoted = self.committed = False
-        self.evictions = 0
-        self.buffer: deque[Any] | None = None
-        self.pump: asyncio.Task[None] | None = None
-        self.waiter: asyncio.Future[None] | None = None
-        self.head: Any = None  # the start of the response, kept back
-        self.decision = False
-        self.streaming = False
-        self.ended = False
-        self.outcome: str | None = None
-        self.status = 0
 
     # Asking for a slot
 
@@ -101,14 +87,10 @@ class Exchange(LeanTicket):
         self.can_preempt = tuning.can_preempt[self.rank]
         self.evictable = tuning.evictable[self.rank]
         runtime = pool.runtime
-        gate = pool.gate
         runtime.enter("gateway")
-        now = runtime.clock()
         if self.own_limit is not None and self.arrived_at == -inf:
-            self.wait_until = now + self.own_limit
-        changed = gate.offer(self, now)
-        if changed or gate.due < inf:
-            runtime.after(changed)
+            self.wait_until = runtime.clock() + self.own_limit
+        runtime.offer(self)
         if self.state is RUNNING:
             self.metrics.at_once[self.rank] += 1
 
@@ -151,6 +133,8 @@ class Exchange(LeanTicket):
         self.scopes = ()
         self.place = None
         self.promoted = False
+        if self.wait_until < inf:  # the old gate's heap must not take it for its own
+            self.wait_until = nextafter(self.wait_until, -inf)
 
     # Reading the request
 
@@ -195,6 +179,7 @@ class Exchange(LeanTicket):
         while True:
             message = await self.raw_receive()
             if message["type"] == "http.disconnect":
+                self.buffer.append(message)
                 return None
             parts.append(message.get("body", b""))
             self.left -= len(parts[-1])
@@ -212,7 +197,7 @@ class Exchange(LeanTicket):
     async def send(self, message: Any) -> None:
         """Pass a message on, unless the request was preempted before its first byte."""
         kind = message["type"]
-        if self.left < 0 and not self.streaming:
+        if self.left < 0 and not self.answering:
             return  # its body was too long, whatever the application makes of that
         if self.streaming:
             await self.raw_send(message)
@@ -225,6 +210,7 @@ class Exchange(LeanTicket):
             if self.evictable:
                 self.head = message
             else:
+                self.answering = True
                 await self.raw_send(message)
         elif kind in DATA:
             last = not message.get("more_body", False)
@@ -233,7 +219,7 @@ class Exchange(LeanTicket):
                     return  # not a byte yet: it may still be preempted
                 if self.state is EVICTED or not self.pool_of_slots.gate.commit(self):
                     return
-            self.streaming = True
+            self.answering = self.streaming = True
             pool = self.pool_of_slots
             self.metrics.first_byte[self.rank].observe(pool.runtime.clock() - self.started_at)
             if self.head is not None:
@@ -256,6 +242,8 @@ class Exchange(LeanTicket):
 
     def leave(self) -> None:
         """Somebody ends the task that serves this request."""
+        if not self.answering:
+            self.status = 499
         if self.state is RUNNING or self.state is EVICTED:
             self.end(count.DISCONNECTED)
         elif not self.ended and self.outcome is None:
@@ -287,12 +275,8 @@ class Exchange(LeanTicket):
         else:
             self.metrics.ended[self.rank, outcome] += 1
         pool = self.pool_of_slots
-        runtime = pool.runtime
-        now = runtime.clock()
-        pool.finished.append(now)
-        changed = pool.gate.finish(self, now, Outcome.OK)
-        if changed or pool.gate.due < inf:
-            runtime.after(changed)
+        pool.finished.append(pool.runtime.clock())
+        pool.runtime.finish(self)
 
     def stop_reading(self) -> None:
         """The exchange is over: nobody will ask for what was being read ahead."""

@@ -32,6 +32,7 @@ ADMITTED = "admitted"
 QUEUE_FULL = "rejected_queue_full"
 QUEUE_TIMEOUT = "rejected_queue_timeout"
 NO_CAPACITY = "rejected_no_capacity"
+TOO_LARGE = "rejected_body_too_large"  # before it asked for one
 CLIENT_GONE = "client_cancelled"  # 499: it left while it waited
 # ... and how holding one did.  Admitted requests end in exactly one of these.
 COMPLETED = "completed"
@@ -72,10 +73,9 @@ class Histogram:
 class TenantLabels:
     """Bounded labels: those with a policy or a key first, then whoever comes, then `other`."""
 
-    def __init__(self, most: int, known: Iterable[str]) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         self._labels: set[str] = set()
-        self.expect(known)
 
     def expect(self, known: Iterable[str]) -> None:
         """Keep a label for each of these, as long as there are any left."""
@@ -95,9 +95,8 @@ class TenantLabels:
 class Metrics:
     """All counters of a gateway."""
 
-    def __init__(self, admission: Admission, labels: TenantLabels) -> None:
+    def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        self.labels = labels
         classes = range(len(CLASSES))
         self.at_once = [0 for _ in classes]  # admitted without waiting
         self.waited = [Histogram() for _ in classes]  # of those admitted after a wait

@@ -24,6 +24,7 @@ from fairlead.core.ticket import (
     WITHDRAWN,
     QueueLimit,
 )
+from fairlead.documents.watching import Watch
 from fairlead.errors import ConfigError
 from fairlead.gateway import access, priority
 from fairlead.gateway import metrics as count
@@ -36,12 +37,14 @@ from fairlead.gateway.admission import (
     Admission,
 )
 from fairlead.gateway.exchange import BodyTooLarge, Exchange
+from fairlead.gateway.loading import load_content
 from fairlead.gateway.responses import Failure, openai_form, send_failure
 from fairlead.gateway.settings import CLASSES, DEFAULT
-from fairlead.gateway.watching import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from fairlead.gateway.loading import Loaded
 
 PREEMPTED_HEADERS = ((b"x-fairlead-preempted", b"true"), (b"x-smg-preempted", b"true"))
 
@@ -71,9 +74,11 @@ class PriorityMiddleware:
         self.admission = config if isinstance(config, Admission) else Admission(config)
         if self.admission.settings.strict and self.admission.problems:
             raise ConfigError("\n".join(self.admission.problems))
-        self._watch: Watch | None = None
+        self._watch: Watch[Loaded] | None = None
         if isinstance(config, str | os.PathLike):
-            self._watch = Watch(config, self.admission.retune)
+            self._watch = Watch(
+                config, load_content, self.admission.retune, since=self.admission.loaded
+            )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection: an HTTP request in its turn, anything else at once."""
@@ -90,21 +95,23 @@ class PriorityMiddleware:
             if name in wanted:
                 fields.setdefault(name, []).append(value)
         exchange = Exchange(admission.metrics, receive, send, admission.settings.limits.body_bytes)
-        failure = self._identify(scope, fields, exchange)
-        model = None
-        if failure is None and exchange.reads_body:
-            failure, model = await self._read_body(exchange)
-        if failure is None and not exchange.gone:
-            self._clamp(exchange)
-            failure = await self._serve(scope, exchange, model)
-        if failure is not None and not exchange.streaming:
-            exchange.status = failure.status
-            headers = []
-            if exchange.decision:
-                headers.append(exchange.decision_line(failure.code, exchange.waited()))
-            await send_failure(send, failure, scope["path"], headers)
-        if access.logger.isEnabledFor(logging.INFO) and admission.settings.access_log:
-            access.write(scope, exchange)
+        try:
+            failure = self._identify(scope, fields, exchange)
+            model = None
+            if failure is None and exchange.reads_body:
+                failure, model = await self._read_body(exchange)
+            if failure is None and not exchange.gone:
+                self._clamp(exchange)
+                failure = await self._serve(scope, exchange, model)
+            if failure is not None and not exchange.answering:
+                exchange.status = failure.status
+                headers = []
+                if exchange.decision:
+                    headers.append(exchange.decision_line(failure.code, exchange.waited()))
+                await send_failure(send, failure, scope["path"], headers)
+        finally:
+            if access.logger.isEnabledFor(logging.INFO) and admission.settings.access_log:
+                access.write(scope, exchange)
 
     # Who asks, and for what
 
@@ -116,7 +123,9 @@ class PriorityMiddleware:
         client = scope.get("client")
         address = client[0] if client else None
         if not fields:
-            exchange.tenant, exchange.ceiling = admission.tenants.of(address, fields)
+            exchange.tenant, exchange.ceiling, exchange.label = admission.tenants.of(
+                address, fields
+            )
             return None
         rank, unknown = priority.explicit_rank(fields)
         if rank is None:
@@ -128,9 +137,9 @@ class PriorityMiddleware:
         exchange.reads_body = exchange.reads_tier or (json_body and admission.reads_model)
         if rank is not None:
             exchange.requested = rank
-        exchange.tenant, exchange.ceiling = admission.tenants.of(address, fields)
+        exchange.tenant, exchange.ceiling, exchange.label = admission.tenants.of(address, fields)
         if unknown:
-            admission.metrics.unknown[admission.metrics.labels.of(exchange.tenant)] += 1
+            admission.metrics.unknown[exchange.label] += 1
         exchange.own_limit = priority.own_wait_limit(fields)
         exchange.decision = DECISION in fields
         if RETRY_TOKEN in fields:
@@ -138,8 +147,8 @@ class PriorityMiddleware:
         length = fields.get(CONTENT_LENGTH)
         if length is None:
             exchange.counts_body = TRANSFER_ENCODING in fields or scope["http_version"] >= "2"
-        elif length[0].isdigit() and int(length[0]) > exchange.left:
-            return self._too_large()
+        elif length[0].isdigit() and (len(length[0]) > 18 or int(length[0]) > exchange.left):
+            return self._too_large(exchange)
         return None
 
     async def _read_body(self, exchange: Exchange) -> tuple[Failure | None, str | None]:
@@ -147,14 +156,15 @@ class PriorityMiddleware:
         try:
             body = await exchange.read_body()
         except BodyTooLarge:
-            return self._too_large(), None
+            return self._too_large(exchange), None
         if body is None:
             self.admission.metrics.refused[exchange.requested, count.CLIENT_GONE] += 1
             exchange.outcome = count.CLIENT_GONE
+            exchange.status = 499
             return None, None
         try:
             said = _peek.decode(body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None, None  # not ours to complain of: the application will
         if exchange.reads_tier:
             exchange.requested = priority.tier_rank(said.service_tier)
@@ -167,14 +177,16 @@ class PriorityMiddleware:
             exchange.requested = DEFAULT
             return
         metrics = self.admission.metrics
-        requested, tenant = exchange.requested, exchange.tenant
-        exchange.rank = requested
-        if requested > exchange.ceiling:
+        requested = exchange.requested
+        if requested <= exchange.ceiling:
+            exchange.rank = requested
+        else:
             exchange.rank = exchange.ceiling
-            metrics.clamps[metrics.labels.of(tenant), requested, exchange.rank] += 1
-        metrics.tenants[metrics.labels.of(tenant)] += 1
+            metrics.clamps[exchange.label, requested, exchange.rank] += 1
+        metrics.tenants[exchange.label] += 1
 
-    def _too_large(self) -> Failure:
+    def _too_large(self, exchange: Exchange) -> Failure:
+        exchange.outcome = exchange.outcome or count.TOO_LARGE
         limit = self.admission.settings.limits.body_bytes
         text = f"the request's body is longer than {limit} bytes, the most this gateway takes"
         return Failure(413, "body_too_large", text)
@@ -205,7 +217,8 @@ class PriorityMiddleware:
         except Exception:
             if exchange.state is not EVICTED:
                 exchange.end(count.FAILED)
-                if exchange.left >= 0 or exchange.streaming:
+                exchange.status = exchange.status if exchange.answering else 500
+                if exchange.left >= 0 or exchange.answering:
                     raise
         finally:
             exchange.stop_reading()
@@ -214,9 +227,9 @@ class PriorityMiddleware:
                 task.uncancel()  # that was us
             exchange.end(count.PREEMPTED)
             return self._preempted(exchange)
-        if exchange.left < 0 and not exchange.streaming:
+        if exchange.left < 0 and not exchange.answering:
             exchange.end(count.FAILED)
-            return self._too_large()
+            return self._too_large(exchange)
         exchange.end(count.DISCONNECTED)  # unless its response was complete: then it has ended
         return None
 

@@ -72,7 +72,9 @@ def own_wait_limit(fields: Fields) -> float | None:
     """Tell how long a request would wait, by its own account; the shorter of what it says, None if it says nothing."""
     limits = []
     for value in fields.get(REQUEST_TIMEOUT, ()):
-        text = value[:LONGEST].decode("latin-1").strip()
+        if len(value) > LONGEST:
+            continue
+        text = value.decode("latin-1").strip()
         try:
             limits.append(float(text) if _PLAIN.fullmatch(text) else seconds(text, "it", zero=True))
         except ConfigError:

@@ -1,18 +1,14 @@
 """What a gateway's configuration may say; these names are public.
 
-Every model refuses keys it does not know.  Reading files, with line and column for what is wrong, is `loading`'s.
+Every model refuses keys it does not know and takes a key without a value as absent.  Reading files, with line and
+column for what is wrong, is `loading`'s.
 """
 
 from __future__ import annotations
 
-import ipaddress
-from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
@@ -20,90 +16,75 @@ from pydantic import (
     model_validator,
 )
 
-from fairlead.config import seconds
+from fairlead.config import shown
+from fairlead.documents.values import (
+    Address,
+    Duration,
+    DurationOrZero,
+    Flag,
+    Model,
+    is_loopback,
+)
+from fairlead.gateway.values import (
+    MOST_SLOTS,
+    HeaderName,
+    Network,
+    Path,
+    Slots,
+    TenantKey,
+    UpstreamCapacity,
+    UpstreamUrl,
+)
 
 ClassName = Literal["bulk", "default", "interactive", "system"]
 # Lowest first: the index of a name is its rank.
 CLASSES: tuple[ClassName, ...] = ("bulk", "default", "interactive", "system")
 BULK, DEFAULT, INTERACTIVE, SYSTEM = range(4)
 
-MOST_SLOTS = 65_535
-DURATION = {"type": ["string", "number"], "examples": ["30s", "400ms", "1h30m", 5]}
+
+SMG_NAMES = {
+    "queue_timeout_secs": "queue_timeout",
+    "starvation_threshold_secs": "starvation_threshold",
+}
 
 
-def _duration(value: Any) -> float:
-    return seconds(value, "it")
+def with_smg_names(data: Any) -> Any:
+    """Read `queue_timeout_secs` and `starvation_threshold_secs` as what they are called here.
+
+    Where both spellings are given the one with `_secs` stays, to be refused as unknown.
+    """
+    if not isinstance(data, dict):
+        return data
+    return {
+        SMG_NAMES[key] if key in SMG_NAMES and SMG_NAMES[key] not in data else key: value
+        for key, value in data.items()
+    }
 
 
-def _duration_or_zero(value: Any) -> float:
-    return seconds(value, "it", zero=True)
-
-
-def _address(text: str) -> str:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"must be host:port, such as 127.0.0.1:8080; got {text!r}")
-    return text
-
-
-def _upstream_url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError(f"must be an http or https URL, such as http://10.0.0.7:9001; got {text!r}")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise ValueError(f"may not carry credentials, a query or a fragment; got {text!r}")
-    _ = parts.port  # a port out of range raises here
-    return text.rstrip("/")
-
-
-def _network(text: str) -> str:
-    ipaddress.ip_network(text, strict=False)
-    return text
-
-
-Duration = Annotated[float, BeforeValidator(_duration, json_schema_input_type=str | float)]
-DurationOrZero = Annotated[
-    float, BeforeValidator(_duration_or_zero, json_schema_input_type=str | float)
-]
-Address = Annotated[str, AfterValidator(_address)]
-UpstreamUrl = Annotated[str, AfterValidator(_upstream_url)]
-Network = Annotated[str, AfterValidator(_network)]
-Path = Annotated[str, StringConstraints(pattern=r"^/")]
-Slots = Annotated[int, Field(strict=True, ge=0, le=MOST_SLOTS)]
-
-
-class Model(BaseModel):
-    """What all parts share: nothing unknown, nothing changed after reading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+def _class_schema(schema: dict[str, Any]) -> None:
+    """What an entry leaves out has a default, though it is another one in each class."""
+    schema.pop("required", None)
+    schema["properties"]["reserved_per_slot"].pop("default", None)
+    for smg, name in SMG_NAMES.items():
+        schema["properties"][smg] = schema["properties"][name] | {"title": smg}
 
 
 class ClassSettings(Model):
     """One class; what an entry leaves out keeps the built-in value of its class."""
 
+    model_config = ConfigDict(json_schema_extra=_class_schema)
+
     reserved_floor: Slots
-    reserved_per_slot: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    reserved_per_slot: Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)] = 0.0
     queue_size: Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
     queue_timeout: Duration
     starvation_threshold: Duration
-    can_preempt: bool
+    can_preempt: Flag
 
     @model_validator(mode="before")
     @classmethod
     def _smg_names(cls, data: Any) -> Any:
         return with_smg_names(data)
-
-
-def with_smg_names(data: Any) -> Any:
-    """Read `queue_timeout_secs` and `starvation_threshold_secs` as what they are called here."""
-    if not isinstance(data, dict):
-        return data
-    smg = ("queue_timeout_secs", "starvation_threshold_secs")
-    named = {name: data[name] for name in data if name not in smg}
-    for name in smg:
-        if name in data:
-            named.setdefault(name.removesuffix("_secs"), data[name])
-    return named
 
 
 BUILT_IN: dict[ClassName, ClassSettings] = {
@@ -144,54 +125,39 @@ class TenantPolicy(Model):
     """What one tenant may do."""
 
     max_class: ClassName | None = None
-    weight: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] = 1.0
+    weight: Annotated[float, Field(strict=True, gt=0, le=1_000_000, allow_inf_nan=False)] = 1.0
 
 
 class PrioritySettings(Model):
     """The classes and who may use them."""
 
-    enabled: bool = False
+    enabled: Flag = False
     default_max_class: ClassName = "default"
     classes: dict[ClassName, ClassSettings] = Field(default_factory=lambda: dict(BUILT_IN))
-    tenant_policies: dict[str, TenantPolicy] = {}
-    lend_reservations: bool = True
+    tenant_policies: dict[TenantKey, TenantPolicy] = {}
+    lend_reservations: Flag = True
     promotion_budget: Annotated[int, Field(strict=True, ge=1, le=1000)] = 4
 
     @field_validator("classes", mode="before")
     @classmethod
     def _merged(cls, given: Any) -> Any:
         """Lay what is given over the built-in table, field by field."""
-        if given is None:
-            given = {}
         if not isinstance(given, dict):
             return given
         merged: dict[Any, Any] = {name: entry.model_dump() for name, entry in BUILT_IN.items()}
         for name, entry in given.items():
-            entry = with_smg_names({} if entry is None else entry)
-            if isinstance(entry, ClassSettings):
-                merged[name] = entry
-            elif name in merged and isinstance(entry, dict):
-                merged[name] |= entry
+            if entry is None or isinstance(entry, dict):
+                # An unknown class is refused for its name alone, whatever its entry leaves out.
+                built_in = merged.get(name) or BUILT_IN["default"].model_dump()
+                entry = {
+                    key: value
+                    for key, value in with_smg_names(entry or {}).items()
+                    if value is not None or key not in built_in
+                }
+                merged[name] = built_in | entry
             else:
                 merged[name] = entry
         return merged
-
-    @field_validator("tenant_policies", mode="before")
-    @classmethod
-    def _none_is_empty(cls, given: Any) -> Any:
-        return {} if given is None else given
-
-    @field_validator("tenant_policies")
-    @classmethod
-    def _canonical(cls, given: dict[str, TenantPolicy]) -> dict[str, TenantPolicy]:
-        for key in given:
-            kind, colon, name = key.partition(":")
-            if key != "anonymous" and (kind not in {"auth", "header", "ip"} or not colon or not name):
-                raise ValueError(
-                    f"{key!r} names no tenant: write auth:<tenant>, header:<value>, ip:<address> "
-                    "or anonymous"
-                )
-        return given
 
 
 class ApiKey(Model):
@@ -205,18 +171,30 @@ class Tenants(Model):
     """How a request's tenant is known."""
 
     api_keys: list[ApiKey] = []
-    trusted_header: str | None = None
+    trusted_header: HeaderName | None = None
     trusted_proxies: list[Network] = ["127.0.0.0/8", "::1/128"]
     metric_labels: Annotated[int, Field(strict=True, ge=0, le=100)] = 100
+
+    @field_validator("api_keys")
+    @classmethod
+    def _one_tenant_each(cls, given: list[ApiKey]) -> list[ApiKey]:
+        tenants: dict[str, str] = {}
+        for key in given:
+            if tenants.setdefault(key.sha256, key.tenant) != key.tenant:
+                both = f"{shown(tenants[key.sha256])} and {shown(key.tenant)}"
+                raise ValueError(f"one key may name one tenant; the same sha256 names {both}")
+        return given
 
 
 class Upstream(Model):
     """One backend."""
 
     url: UpstreamUrl
-    capacity: Slots | Literal["reported", "adaptive"] = "reported"
+    capacity: UpstreamCapacity = "reported"
     health: Path | None = None
-    models: list[Annotated[str, StringConstraints(min_length=1)]] | None = None
+    models: (
+        Annotated[list[Annotated[str, StringConstraints(min_length=1)]], Field(min_length=1)] | None
+    ) = None
 
 
 class Health(Model):
@@ -231,6 +209,15 @@ class Admin(Model):
 
     listen: Address = "127.0.0.1:8081"
     token: Annotated[str, StringConstraints(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _guarded(self) -> Self:
+        if self.token is None and not is_loopback(self.listen):
+            raise ValueError(
+                f"listen {self.listen} is off loopback, so a token is required: "
+                "set token, or listen on 127.0.0.1"
+            )
+        return self
 
 
 class Fallback(Model):
@@ -272,8 +259,8 @@ class Settings(Model):
         "/models",
         "/v1/models",
     ]
-    strict: bool = False
-    access_log: bool = True
+    strict: Flag = False
+    access_log: Flag = True
     shutdown_grace: DurationOrZero = 180.0
 
     @field_validator("upstreams")
@@ -284,3 +271,9 @@ class Settings(Model):
         if twice:
             raise ValueError(f"each upstream may be listed once; twice: {', '.join(twice)}")
         return given
+
+
+def json_schema() -> dict[str, Any]:
+    """Describe a configuration file as JSON Schema 2020-12."""
+    described = Settings.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | described

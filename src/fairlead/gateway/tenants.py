@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlead.gateway.settings import CLASSES, INTERACTIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from fairlead.gateway.priority import Fields
     from fairlead.gateway.settings import Settings, TenantPolicy
@@ -25,16 +25,18 @@ REMEMBERED = 10_000  # tenants whose policy has been looked up
 
 
 class Tenant(NamedTuple):
-    """Who asks: the key of its policy, and the rank of its ceiling."""
+    """Who asks: the key of its policy, the rank of its ceiling, and its label in metrics."""
 
     key: str
     ceiling: int
+    label: str
 
 
 class Tenants:
     """Tells the tenant of a request."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, label_of: Callable[[str], str]) -> None:
+        self._label_of = label_of
         said = settings.tenants
         scheduler = settings.priority_scheduler
         self._keys = {key.sha256: f"auth:{key.tenant}" for key in said.api_keys}
@@ -44,7 +46,6 @@ class Tenants:
         self._ceiling = min(CLASSES.index(scheduler.default_max_class), INTERACTIVE)
         self._known: dict[str, Tenant] = {}
         self._trusted: dict[str, bool] = {}
-        self.weights = {key: policy.weight for key, policy in self._policies.items()}
         # The header fields that say whose a request is.
         self.fields = {FORWARDED_FOR}
         if self._keys:
@@ -66,7 +67,9 @@ class Tenants:
     def _look_up(self, key: str) -> Tenant:
         policy = self._policies.get(key)
         own = policy.max_class if policy is not None else None
-        tenant = Tenant(key, self._ceiling if own is None else CLASSES.index(own))
+        tenant = Tenant(
+            key, self._ceiling if own is None else CLASSES.index(own), self._label_of(key)
+        )
         if len(self._known) >= REMEMBERED:
             self._known.clear()
         self._known[key] = tenant

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 class FairQueue(Policy):
     """Share by weight between the values of `by`, an attribute of the ticket or a function.
 
+    Weights are a mapping, or a function of the value, asked when a flow of that value appears.
+
     >>> by_tenant = FairQueue("tenant", weights={"gold": 3, "free": 1})
     >>> nested = FairQueue("workload", inside=lambda workload: FairQueue("tenant"))
     """
@@ -67,16 +69,17 @@ class FairQueue(Policy):
         self,
         by: str | Callable[[Ticket], Hashable] = "tenant",
         *,
-        weights: Mapping[Hashable, float] | None = None,
+        weights: Mapping[Hashable, float] | Callable[[Hashable], float] | None = None,
         default_weight: float = 1.0,
         inside: Inside | type[Policy] = FIFO,
         name: str = "",
         limit: int | None = None,
     ) -> None:
         self._key: Callable[[Ticket], Hashable] = attrgetter(by) if isinstance(by, str) else by
-        self._weights = {
-            key: checked_weight(key, weight) for key, weight in (weights or {}).items()
-        }
+        self._weights: dict[Hashable, float] = {}
+        self._weigh = weights if callable(weights) else None
+        if weights is not None and not callable(weights):
+            self._weights = {key: checked_weight(key, weight) for key, weight in weights.items()}
         self._default_weight = checked_weight("default_weight", default_weight)
         self._inside = queue_factory(inside)
         self._never_withholds = inside is FIFO  # by far the most usual: not worth asking
@@ -136,6 +139,8 @@ class FairQueue(Policy):
         if flow is None:
             self._fresh += 1
             weight = self._weights.get(key, self._default_weight)
+            if self._weigh is not None:
+                weight = checked_weight(key, self._weigh(key))
             flow = self._flows[key] = Flow(key, self._fresh, self._inside(key), weight)
             if flow.queue.timed:
                 self._timed[flow] = inf

@@ -12,7 +12,7 @@ import time
 from math import inf
 from typing import TYPE_CHECKING
 
-from fairlead.core.ticket import Ticket
+from fairlead.core.ticket import Outcome, Ticket
 from fairlead.errors import Misuse, PolicyError
 
 if TYPE_CHECKING:
@@ -70,6 +70,27 @@ class LoopGate:
             ticket.told()  # type: ignore[attr-defined]
         if self.gate.due < self._timer_at:
             self._arm()
+
+    def offer(self, ticket: Ticket) -> None:
+        """Ask for a turn; `ticket.state` is the answer."""
+        changed = self.gate.offer(ticket, self.clock())
+        if changed or self.gate.due < self._timer_at:
+            self.after(changed)
+
+    def finish(
+        self, ticket: Ticket, outcome: Outcome = Outcome.OK, spent: float | None = None
+    ) -> None:
+        """End a ticket's work; what starts in its place is told.
+
+        A policy that fails here fails for those who wait, not for the one who has finished.
+        """
+        changed: Sequence[Ticket] = ()
+        try:
+            changed = self.gate.finish(ticket, self.clock(), outcome, spent)
+        except PolicyError as error:
+            self.report(error)
+        if changed or self.gate.due < self._timer_at:
+            self.after(changed)
 
     def withdraw(self, tickets: Iterable[Ticket]) -> None:
         """Stop waiting."""

@@ -77,13 +77,15 @@ class ThreadGate:
         """Ask for a turn; the lock is held."""
         self._carry_out(self.gate.offer, ticket, self.now())
 
-    def finish(self, ticket: Ticket, outcome: Outcome = Outcome.OK) -> None:
+    def finish(
+        self, ticket: Ticket, outcome: Outcome = Outcome.OK, spent: float | None = None
+    ) -> None:
         """End a ticket's work; what starts in its place is told.  The lock is held.
 
         A policy that fails here fails for those who wait, not for the one who has finished.
         """
         try:
-            self._carry_out(self.gate.finish, ticket, self.now(), outcome)
+            self._carry_out(self.gate.finish, ticket, self.now(), outcome, spent)
         except PolicyError:
             log.exception("a policy failed while work was being handed over")
 

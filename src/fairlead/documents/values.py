@@ -1,0 +1,104 @@
+"""The single values that configurations of every door have: durations, addresses, flags; and what their models share.
+
+Each refuses with a sentence that begins with "must" or "may not".
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
+
+from fairlead.config import seconds, shown
+
+LONGEST = 366 * 86_400.0
+DURATION = {
+    "anyOf": [
+        {
+            "type": "string",
+            "pattern": r"^\s*([0-9]+(\.[0-9]+)?([mM][sS]|[mM][iI][nN]|[sSmMhHdD]))+\s*$",
+        },
+        {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST},
+    ],
+    "examples": ["30s", "400ms", "1h30m", 5],
+}
+DURATION_OR_ZERO = DURATION | {"anyOf": [*DURATION["anyOf"], {"const": 0}]}
+
+_HOST = re.compile(r"[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]")
+
+
+def _duration(value: Any, *, zero: bool = False) -> float:
+    read = seconds(value, "it", zero=zero)
+    if read > LONGEST:
+        raise ValueError(f"must be at most 366d; got {shown(value)}")
+    return read
+
+
+def _duration_or_zero(value: Any) -> float:
+    return _duration(value, zero=True)
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Split host:port; an IPv6 host stands in brackets, an empty one means every interface.
+
+    >>> split_address("[::1]:8080"), split_address(":80")
+    (('::1', 8080), ('', 80))
+    """
+    host, colon, port = text.rpartition(":")
+    good = colon and _HOST.fullmatch(host) and re.fullmatch(r"[0-9]{1,5}", port)
+    if not good or int(port) > 65_535:
+        raise ValueError(
+            f"must be host:port, such as 127.0.0.1:8080 or [::1]:8080; got {shown(text)}"
+        )
+    if host.startswith("["):
+        host = str(ipaddress.IPv6Address(host[1:-1]))
+    return host, int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether only this machine can reach a listener."""
+    host, _ = split_address(address)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _address(text: str) -> str:
+    split_address(text)
+    return text
+
+
+Flag = Annotated[bool, Field(strict=True)]
+Duration = Annotated[float, BeforeValidator(_duration), WithJsonSchema(DURATION)]
+DurationOrZero = Annotated[
+    float, BeforeValidator(_duration_or_zero), WithJsonSchema(DURATION_OR_ZERO)
+]
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class Model(BaseModel):
+    """What all parts share: nothing unknown, nothing changed after reading, a key without a value is absent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_blanks(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {
+            key: value
+            for key, value in data.items()
+            if value is not None or key not in cls.model_fields
+        }

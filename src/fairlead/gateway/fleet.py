@@ -1,0 +1,253 @@
+"""The backends together: who is well, how much they may run, and which one gets the next call.
+
+Health is looked at by one task per backend; a connection that fails marks its backend at once, and looking brings it
+back.  Slots are counted per *pool*: backends that can stand in for each other.  With `pool_by: model` two backends that
+share a model share a pool, and a pool's name is its models.  Who is admitted is decided elsewhere, by the numbers given
+here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from fairlead.errors import Misuse
+from fairlead.gateway import settings as described
+from fairlead.gateway.upstream import Upstream, look
+from fairlead.gateway.values import MOST_SLOTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+LOST_INTERVAL = 1.0  # seconds between looks at a backend that is down, at most
+
+log = logging.getLogger("fairlead.gateway")
+
+
+class Fleet:
+    """The backends of one gateway."""
+
+    def __init__(self, settings: described.Settings, on_change: Callable[[], None]) -> None:
+        self._settings = settings
+        self._on_change = on_change
+        self._upstreams: dict[str, Upstream] = {}
+        self._leaving: list[Upstream] = []
+        self._followers: dict[Upstream, asyncio.Task[None]] = {}
+        self._session: aiohttp.ClientSession | None = None
+        self._choices = 0
+        self._pools: dict[str, list[Upstream]] = {}
+        self._pool_of: dict[str, str] = {}
+        for given in settings.upstreams:
+            self._upstreams[given.url] = Upstream(given, from_file=True)
+        self._regroup()
+        self._last = self.capacities()
+
+    async def start(self) -> None:
+        """Begin to look at every backend; return after the first look at each, or when its time is up."""
+        self._session = aiohttp.ClientSession(
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+            trust_env=False,
+        )
+        first = [self._follow(upstream) for upstream in self._upstreams.values()]
+        if first:
+            await asyncio.wait(first, timeout=self._settings.health.timeout + 0.1)
+
+    async def stop(self) -> None:
+        """Stop looking."""
+        followers = list(self._followers.values())
+        self._followers.clear()
+        for follower in followers:
+            follower.cancel()
+        await asyncio.gather(*followers, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def add(self, given: described.Upstream) -> Upstream:
+        """Take a backend into the fleet at run time."""
+        if given.url in self._upstreams:
+            raise Misuse(f"{given.url} is in the fleet already; remove it first to change it")
+        return self._enter(given, from_file=False)
+
+    def remove(self, url: str) -> bool:
+        """Take a backend out: nothing new goes there, what runs there drains; False if it is unknown."""
+        if url not in self._upstreams:
+            return False
+        self._leave(self._upstreams[url])
+        self._regroup()
+        self._changed()
+        return True
+
+    def retune(self, settings: described.Settings) -> None:
+        """Follow a changed configuration: it decides on what it lists; what was added at run time stays."""
+        self._settings = settings
+        listed = {given.url: given for given in settings.upstreams}
+        for upstream in list(self._upstreams.values()):
+            if upstream.from_file and upstream.url not in listed:
+                self._leave(upstream)
+        for url, given in listed.items():
+            known = self._upstreams.get(url)
+            if known is None:
+                self._enter(given, from_file=True)
+            else:
+                known.adopt(given, from_file=True)
+                known.nudge.set()
+        self._regroup()
+        self._changed()
+
+    def capacities(self) -> dict[str, int]:
+        """Count the slots of each pool that can be used now."""
+        slots = {
+            name: sum(upstream.capacity for upstream in members if upstream.usable)
+            for name, members in self._pools.items()
+        }
+        fixed = self._settings.capacity
+        if fixed is not None and self._settings.pool_by is None and slots[""]:
+            slots[""] = fixed
+        return {name: min(count, MOST_SLOTS) for name, count in slots.items()}
+
+    def pool_of(self, model: str | None) -> str | None:
+        """Name the pool that runs a model; None if no backend knows it, or none was named and it matters."""
+        if self._settings.pool_by is None:
+            return ""
+        if model is not None and model in self._pool_of:
+            return self._pool_of[model]
+        anything = len(self._pools) == 1 and (
+            model is None or any(member.models is None for member in self._upstreams.values())
+        )
+        return next(iter(self._pools)) if anything else None
+
+    def choose(self, model: str | None, exclude: Collection[Upstream] = ()) -> Upstream | None:
+        """Choose the least loaded backend for a model, of equally loaded ones the least recently used."""
+        best: Upstream | None = None
+        best_load = (True, 0.0, 0)
+        for upstream in self._upstreams.values():
+            if not upstream.healthy or upstream in exclude or not upstream.serves(model):
+                continue
+            capacity = upstream.capacity
+            if capacity <= 0:
+                continue
+            in_flight = upstream.in_flight
+            load = (in_flight >= capacity, in_flight / capacity, upstream.used)
+            if best is None or load < best_load:
+                best, best_load = upstream, load
+        if best is not None:
+            self._choices += 1
+            best.used = self._choices
+        return best
+
+    def answered(self, upstream: Upstream, latency: float) -> None:
+        """Learn from the time to the first byte of a call that went well."""
+        if upstream.capacity_rule != "adaptive":
+            return
+        before = upstream.gradient.limit
+        now = asyncio.get_running_loop().time()
+        upstream.gradient.sample(latency, upstream.in_flight, now)
+        if upstream.gradient.limit != before:
+            self._changed()
+
+    def unreachable(self, upstream: Upstream, reason: str) -> None:
+        """Stop using a backend that a connection failed to, until it answers again."""
+        if upstream.healthy:
+            log.warning("upstream %s is unreachable: %s", upstream.url, reason)
+            upstream.healthy = False
+            upstream.nudge.set()
+            self._changed()
+
+    def finished(self, upstream: Upstream) -> None:
+        """Count a call out."""
+        upstream.in_flight -= 1
+        if upstream.draining and not upstream.in_flight and upstream in self._leaving:
+            self._leaving.remove(upstream)
+            log.info("upstream %s has drained", upstream.url)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Show every backend, those that drain last."""
+        return [upstream.describe() for upstream in (*self._upstreams.values(), *self._leaving)]
+
+    def _enter(self, given: described.Upstream, *, from_file: bool) -> Upstream:
+        upstream = self._upstreams[given.url] = Upstream(given, from_file=from_file)
+        if self._session is not None:
+            self._follow(upstream)
+        self._regroup()
+        self._changed()
+        return upstream
+
+    def _leave(self, upstream: Upstream) -> None:
+        del self._upstreams[upstream.url]
+        upstream.draining = True
+        follower = self._followers.pop(upstream, None)
+        if follower is not None:
+            follower.cancel()
+        if upstream.in_flight:
+            self._leaving.append(upstream)
+
+    def _follow(self, upstream: Upstream) -> asyncio.Future[None]:
+        """Look at a backend from now on; the future is done after the first look."""
+        seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._followers[upstream] = asyncio.create_task(self._keep_looking(upstream, seen))
+        return seen
+
+    async def _keep_looking(self, upstream: Upstream, seen: asyncio.Future[None]) -> None:
+        session = self._session
+        if session is None:
+            return
+        while True:
+            if upstream.asked_often or not upstream.healthy:
+                found = await look(session, upstream, self._settings.health.timeout)
+                upstream.report(found.reported, asyncio.get_running_loop().time())
+                if found.healthy is not upstream.healthy:
+                    level = logging.INFO if found.healthy else logging.WARNING
+                    state = "healthy" if found.healthy else "unhealthy"
+                    log.log(level, "upstream %s is %s", upstream.url, state)
+                upstream.healthy = found.healthy
+                self._changed()
+            if not seen.done():
+                seen.set_result(None)
+            upstream.nudge.clear()
+            if upstream.healthy and not upstream.asked_often:
+                await upstream.nudge.wait()
+            # A backend that just failed is not asked at once: it would answer while it falls.
+            interval = self._settings.health.interval
+            await asyncio.sleep(interval if upstream.healthy else min(interval, LOST_INTERVAL))
+
+    def _changed(self) -> None:
+        now = self.capacities()
+        if now != self._last:
+            self._last = now
+            self._on_change()
+
+    def _regroup(self) -> None:
+        members = list(self._upstreams.values())
+        if self._settings.pool_by is None:
+            self._pools, self._pool_of = {"": members}, {}
+            return
+        self._pools, self._pool_of = {}, {}
+        for group in _groups(members):
+            models = sorted({model for member in group for model in member.models or ()})
+            name = ",".join(models)
+            self._pools[name] = group
+            self._pool_of.update(dict.fromkeys(models, name))
+
+
+def _groups(members: Sequence[Upstream]) -> list[list[Upstream]]:
+    """Part the backends so that those who share a model are together."""
+    if any(member.models is None for member in members):
+        return [list(members)]
+    groups: list[tuple[set[str], list[Upstream]]] = []
+    for member in members:
+        models = set(member.models or ())
+        together = [member]
+        apart = []
+        for known, others in groups:
+            if known & models:
+                models |= known
+                together = others + together
+            else:
+                apart.append((known, others))
+        groups = [*apart, (models, together)]
+    return [together for _, together in groups]

@@ -1,0 +1,100 @@
+"""What the head of a request may say: one target, one host, one way to tell where its body ends.  Pure.
+
+The parser has refused what is not HTTP at all; this refuses what another parser down the line might read otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from fairlead.gateway.responses import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairlead.gateway.settings import Limits
+
+METHODS = b"DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
+
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+;=%\-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](:[0-9]*)?")
+_FRAMING = frozenset(
+    {b"connection", b"content-length", b"expect", b"host", b"transfer-encoding", b"upgrade"}
+)
+
+
+class Refused(Exception):
+    """Stops the parser; carries what to answer."""
+
+    def __init__(self, status: int, code: str, detail: str, *headers: tuple[bytes, bytes]) -> None:
+        super().__init__(detail)
+        self.failure = Failure(status, code, detail, headers=headers)
+
+
+def bad_request(detail: str) -> Refused:
+    """Refuse what cannot be read in one way only."""
+    return Refused(400, "bad_request", detail)
+
+
+def headers_too_large(limits: Limits) -> Refused:
+    """Refuse more headers than are read here."""
+    detail = (
+        f"the headers are over the limit of {limits.header_fields} fields "
+        f"or {limits.header_bytes} bytes"
+    )
+    return Refused(431, "headers_too_large", detail)
+
+
+def body_too_large(limits: Limits) -> Refused:
+    """Refuse a longer body than is read here."""
+    detail = f"the body is over the limit of {limits.body_bytes} bytes"
+    return Refused(413, "body_too_large", detail)
+
+
+def check_head(
+    method: bytes,
+    version: str,
+    target: bytes,
+    headers: Iterable[tuple[bytes, bytes]],
+    limits: Limits,
+) -> None:
+    """Raise `Refused` for a request that is not to be served."""
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if _CONTROL.search(value):
+            raise bad_request(f"the header {name.decode('latin-1')} holds a control character")
+        if name in _FRAMING:
+            if name in found and name not in (b"connection", b"upgrade"):
+                raise bad_request(f"the header {name.decode()} stands there twice")
+            found[name] = value if name not in found else found[name] + b"," + value
+    if method in (b"CONNECT", b"TRACE"):
+        detail = f"{method.decode()} is not served here"
+        raise Refused(405, "method_not_allowed", detail, (b"allow", METHODS))
+    if version not in ("1.0", "1.1"):
+        raise Refused(505, "http_version_not_supported", "speak HTTP/1.1")
+    if not target.startswith(b"/") or b"#" in target:
+        raise bad_request("the request target must be a path, such as /v1/models")
+    host = found.get(b"host")
+    if (host is None and version == "1.1") or not _HOST.fullmatch(host or b""):
+        raise bad_request("the request needs one valid host header")
+    _check_body(found, version, limits)
+    if found.get(b"expect", b"100-continue").lower() != b"100-continue":
+        raise Refused(417, "expectation_failed", "the only expectation met here is 100-continue")
+    tokens = [token.strip().lower() for token in found.get(b"connection", b"").split(b",")]
+    # h2c is offered by clients that are as happy with HTTP/1.1; whoever offers another protocol needs it.
+    if b"upgrade" in tokens and found.get(b"upgrade", b"h2c").lower() != b"h2c":
+        detail = "connections are not upgraded here; speak HTTP/1.1"
+        raise Refused(426, "upgrade_not_served", detail, (b"upgrade", b"HTTP/1.1"))
+
+
+def _check_body(found: dict[bytes, bytes], version: str, limits: Limits) -> None:
+    coding, length = found.get(b"transfer-encoding"), found.get(b"content-length")
+    if coding is not None and (length is not None or version == "1.0"):
+        raise bad_request("the length of the body is ambiguous")
+    if coding is not None and coding.lower() != b"chunked":
+        raise bad_request("the only transfer-encoding taken here is chunked")
+    if length is not None and not (length.isdigit() and len(length) < 19):
+        raise bad_request("content-length must be a number")
+    if length is not None and int(length) > limits.body_bytes:
+        raise body_too_large(limits)

@@ -1,0 +1,294 @@
+"""A reverse proxy as an ASGI app: one call to a backend for each request, streamed both ways as it comes.
+
+A connection that fails is tried on another backend, as long as not a byte of the request was sent.  A client that
+leaves, or a task that is cancelled, closes the connection to the backend, which tells it to stop.  A backend that dies
+while it answers is passed on as what it is: the client's body is cut, never ended.  Who may call at all is decided
+before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import yarl
+
+from fairlead.errors import FairleadError, Misuse
+from fairlead.gateway.forwarding import (
+    BadAnswer,
+    request_headers,
+    response_headers,
+    target_of,
+    trust,
+)
+from fairlead.gateway.responses import Failure, send_failure
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+
+    from fairlead.gateway.fleet import Fleet
+    from fairlead.gateway.settings import Settings
+    from fairlead.gateway.upstream import Upstream
+
+    Scope = MutableMapping[str, Any]
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+
+CONNECT_TIMEOUT = 5.0
+KEEPALIVE = 4.0  # less than uvicorn's 5 s, so that the backend is seldom the first to hang up
+PIECES = 8  # of a request's body between client and backend
+LARGEST_HEADER = 64 * 1024
+MOST_HEADERS = 1000
+OUR_OWN_HEADERS = (
+    "accept",
+    "accept-encoding",
+    "content-type",
+    "user-agent",
+)  # aiohttp would add them
+
+log = logging.getLogger("fairlead.gateway")
+
+
+class CutShort(FairleadError):
+    """The backend stopped in the middle of its answer; the client's connection has to be dropped."""
+
+
+class Proxy:
+    """Pass requests on to a fleet."""
+
+    def __init__(
+        self, fleet: Fleet, settings: Settings, *, read_timeout: float | None = None
+    ) -> None:
+        self._fleet = fleet
+        self._read_timeout = read_timeout
+        self._session: aiohttp.ClientSession | None = None
+        self.retune(settings)
+
+    def retune(self, settings: Settings) -> None:
+        """Follow a changed configuration."""
+        self._tenants = settings.tenants
+        self._trusted = trust(settings.tenants.trusted_proxies)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http":
+            await self._exchange(scope, receive, send)
+        elif kind == "lifespan":
+            await self._live(receive, send)
+        elif kind == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1003, "reason": "no websockets here"})
+        else:
+            raise Misuse(
+                f"the proxy speaks http, websocket (to decline) and lifespan, not {kind!r}"
+            )
+
+    async def close(self) -> None:
+        """Close every connection to a backend."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                await self.close()
+            await send({"type": f"{message['type']}.complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
+
+    async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        task = asyncio.current_task()
+        if task is None:
+            raise Misuse("the proxy runs inside a task")
+        before = task.cancelling()
+        call = Call(scope, message, task)
+        watch = asyncio.create_task(call.watch(receive))
+        try:
+            failure = await self._attempt(call, send)
+            if failure is not None:
+                call.ending = True
+                await send_failure(send, failure, scope["path"])
+        except asyncio.CancelledError:
+            # The watch's cancellation is taken back, anybody else's goes on.
+            if not call.gone or task.uncancel() > before:
+                raise
+            if call.error is not None:
+                raise call.error from None
+        finally:
+            watch.cancel()
+
+    async def _attempt(self, call: Call, send: Send) -> Failure | None:
+        """Call backends until one answers; relay its answer, or tell why there is none."""
+        scope = call.scope
+        model = scope.get("fairlead.model")
+        headers = request_headers(scope, self._tenants, self._trusted)
+        target = target_of(scope)
+        tried: list[Upstream] = []
+        while True:
+            upstream = self._fleet.choose(model, tried)
+            if upstream is None:
+                return _unreachable(tried)
+            tried.append(upstream)
+            upstream.in_flight += 1
+            try:
+                response = await self._connect(upstream, call, target, headers)
+                if not isinstance(response, aiohttp.ClientResponse):
+                    if response is not None:
+                        return response
+                    continue
+                try:
+                    return await self._relay(upstream, response, call, send)
+                finally:
+                    response.close()  # without effect on a connection whose answer was read to its end
+            finally:
+                self._fleet.finished(upstream)
+
+    async def _connect(
+        self, upstream: Upstream, call: Call, target: str, headers: list[tuple[str, str]]
+    ) -> aiohttp.ClientResponse | Failure | None:
+        """Send the request and wait for the answer's headers; None means that another backend may be tried."""
+        call.started_at = asyncio.get_running_loop().time()
+        try:
+            return await self._client.request(
+                call.scope["method"],
+                yarl.URL(upstream.url + target, encoded=True),
+                headers=headers,
+                data=call.data(),
+                skip_auto_headers=OUR_OWN_HEADERS,
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            self._fleet.unreachable(upstream, str(error) or type(error).__name__)
+            return None
+        except TimeoutError:
+            log.warning("upstream %s did not answer in %s s", upstream.url, self._read_timeout)
+            detail = "the backend took too long to answer; try again"
+            return Failure(504, "upstream_timeout", detail)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            log.warning("upstream %s failed: %s", upstream.url, error)
+            detail = (
+                "the backend hung up before it answered; try again if the request may run twice"
+            )
+            return Failure(502, "upstream_failed", detail)
+
+    async def _relay(
+        self, upstream: Upstream, response: aiohttp.ClientResponse, call: Call, send: Send
+    ) -> Failure | None:
+        status = response.status
+        try:
+            if not 200 <= status <= 599:
+                raise BadAnswer(f"its status is {status}")
+            headers = response_headers(response.raw_headers, status)
+        except BadAnswer as error:
+            log.warning("upstream %s gave a bad answer: %s", upstream.url, error)
+            return Failure(502, "upstream_failed", f"the backend gave a bad answer: {error}")
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        content = response.content
+        first = True
+        while True:
+            try:
+                chunk = await content.readany()
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                log.warning("upstream %s died while it answered: %s", upstream.url, error)
+                raise CutShort(f"{upstream.url} died while it answered") from None
+            if first and status < 500 and status != 429:
+                first = False
+                latency = asyncio.get_running_loop().time() - call.started_at
+                self._fleet.answered(upstream, latency)
+            call.ending = last = not chunk or content.at_eof()
+            await send({"type": "http.response.body", "body": chunk, "more_body": not last})
+            if last:
+                return None
+
+    @property
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                # Admission decides how many calls there are, not the connector.
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE),
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+                max_line_size=LARGEST_HEADER,
+                max_field_size=LARGEST_HEADER,
+                max_headers=MOST_HEADERS,
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=CONNECT_TIMEOUT, sock_read=self._read_timeout
+                ),
+            )
+            # It would send a GET again after the backend has seen it.
+            self._session._retry_connection = False
+        return self._session
+
+
+class Call:
+    """One request on its way: its body as it arrives, and whether the client is still there."""
+
+    __slots__ = (
+        "_first",
+        "_more",
+        "_pieces",
+        "ending",
+        "error",
+        "gone",
+        "scope",
+        "started_at",
+        "task",
+    )
+
+    def __init__(self, scope: Scope, message: Message, task: asyncio.Task[Any]) -> None:
+        self.scope = scope
+        self.task = task
+        self.gone = False
+        self.error: Exception | None = None  # why there is no more to receive
+        self.ending = False  # the last byte is on its way: leaving now is no news
+        self.started_at = 0.0
+        self._first: bytes = message.get("body", b"")
+        self._more: bool = message.get("more_body", False)
+        self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(PIECES)
+
+    def data(self) -> Any:
+        """Give the body in the form to send: whole if it has arrived, else piece by piece."""
+        return self._stream() if self._more else self._first or None
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        if self._first:
+            yield self._first
+        while (piece := await self._pieces.get()) is not None:
+            yield piece
+
+    async def watch(self, receive: Receive) -> None:
+        """Take in the rest of the body, then wait for the client to leave; end the call when it does."""
+        try:
+            await self._take_in(receive)
+        except Exception as error:
+            self.error = error
+        if not self.ending:
+            self.gone = True
+            self.task.cancel()
+
+    async def _take_in(self, receive: Receive) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            if message.get("body"):
+                await self._pieces.put(message["body"])
+            if not message.get("more_body", False):
+                await self._pieces.put(None)
+
+
+def _unreachable(tried: list[Upstream]) -> Failure:
+    if tried:
+        detail = "no backend could be reached; try again"
+        return Failure(502, "upstream_unreachable", detail, retry_after=1)
+    detail = "no backend is healthy at the moment; try again"
+    return Failure(503, "no_healthy_upstream", detail, retry_after=1)

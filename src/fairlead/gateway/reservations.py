@@ -1,0 +1,137 @@
+"""Do the reservations fit?  The arithmetic of `fairlead.capacities.Reserved`, asked before anything runs.
+
+    desired[c](n) = min(n, max(floor[c], ⌈share[c] · n⌉))        shares are decimals: 0.07 of 100 is 7
+    need(n)       = Σ desired[c](n)                              n slots are enough when need(n) ≤ n
+
+need never falls as n grows, so whatever m ≥ n is enough has m ≥ need(m) ≥ need(n): from n that is not enough the search
+may leap to need(n) and misses nothing.  (What is enough may stop being so: two shares of 0.5 fit into 2 slots, not 3.)
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlead.capacities.reserved import Reserved
+from fairlead.config import shown
+from fairlead.gateway.settings import CLASSES
+from fairlead.gateway.values import MOST_SLOTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fairlead.gateway.settings import ClassName, ClassSettings, Settings, Upstream
+
+
+class Table:
+    """The floors and shares of the classes, lowest class first.
+
+    >>> from fairlead.gateway.settings import BUILT_IN
+    >>> table = Table(BUILT_IN)
+    >>> table.need(177), table.enough(1), table.fitting(100)
+    (178, 178, (0, 0, 68, 32))
+    """
+
+    def __init__(self, classes: Mapping[ClassName, ClassSettings]) -> None:
+        self.floors = tuple(classes[name].reserved_floor for name in CLASSES)
+        self.shares = tuple(classes[name].reserved_per_slot for name in CLASSES)
+        self._parts = tuple(Fraction(str(share)) for share in self.shares)
+
+    def desired(self, capacity: int) -> tuple[int, ...]:
+        """What each class would have reserved, were there room for all of them."""
+        return tuple(
+            min(capacity, max(floor, -(-part.numerator * capacity // part.denominator)))
+            for floor, part in zip(self.floors, self._parts, strict=True)
+        )
+
+    def need(self, capacity: int) -> int:
+        """How many slots the reservations take; they fit if that is no more than the capacity."""
+        return sum(self.desired(capacity))
+
+    def fitting(self, capacity: int) -> tuple[int, ...]:
+        """What each class gets: granted from the highest class down while slots last."""
+        slots = Reserved(0, self.floors, self.shares)
+        slots.resize(capacity)
+        return slots.reserved
+
+    def enough(self, least: int) -> int | None:
+        """The smallest capacity, `least` or more, into which the reservations fit; None if there is none."""
+        capacity = max(1, least)
+        while capacity <= MOST_SLOTS:
+            if (need := self.need(capacity)) <= capacity:
+                return capacity
+            capacity = need
+        return None
+
+
+class Pool(NamedTuple):
+    """Slots that are counted together, and what they are called in a message."""
+
+    name: str
+    capacity: int | None  # None: known at run time only
+
+
+def pools(settings: Settings) -> list[Pool]:
+    """The pools whose capacity a configuration states, or leaves to run time."""
+    if settings.capacity is not None:
+        return [Pool("the capacity", settings.capacity)]
+    if not settings.upstreams:
+        return []
+    if settings.pool_by is None:
+        return [_pool("the capacity of the upstreams", settings.upstreams)]
+    found = []
+    for members in connected(settings.upstreams):
+        models = sorted({model for upstream in members for model in upstream.models or ()})
+        named = [shown(model) for model in models[:3]] + ["..."] * (len(models) > 3)
+        name = f"models {', '.join(named)}" if models else "every model"
+        found.append(_pool(f"the capacity of the pool for {name}", members))
+    return found
+
+
+def connected(upstreams: Sequence[Upstream]) -> list[list[Upstream]]:
+    """Group upstreams that share a model, directly or through others; one without models serves them all."""
+    if any(upstream.models is None for upstream in upstreams):
+        return [list(upstreams)]
+    groups: list[tuple[set[str], list[Upstream]]] = []
+    for upstream in upstreams:
+        models, members = set(upstream.models or ()), [upstream]
+        apart = []
+        for group in groups:
+            if models.isdisjoint(group[0]):
+                apart.append(group)
+            else:
+                models |= group[0]
+                members = group[1] + members
+        groups = [*apart, (models, members)]
+    return [members for _, members in groups]
+
+
+def _pool(name: str, members: Sequence[Upstream]) -> Pool:
+    numbers = [upstream.capacity for upstream in members]
+    known = [number for number in numbers if isinstance(number, int)]
+    return Pool(name, sum(known) if len(known) == len(numbers) else None)
+
+
+def refusals(settings: Settings) -> list[str]:
+    """Say of each pool whose capacity is known what does not fit, and what would."""
+    if not settings.priority_scheduler.enabled:
+        return []
+    table = Table(settings.priority_scheduler.classes)
+    return [
+        _refusal(table, pool.name, pool.capacity)
+        for pool in pools(settings)
+        if pool.capacity is not None and table.need(pool.capacity) > pool.capacity
+    ]
+
+
+def _refusal(table: Table, name: str, capacity: int) -> str:
+    fitting = ", ".join(
+        f"{name} {slots}"
+        for name, slots in reversed(list(zip(CLASSES, table.fitting(capacity), strict=True)))
+    )
+    enough = table.enough(capacity)
+    raised = f", or raise the capacity to {enough}" if enough else " (no capacity is enough)"
+    return (
+        f"reservations need {table.need(capacity)} slots but {name} is {capacity}; "
+        f"lower reserved_floor or reserved_per_slot{raised}; these would fit: {fitting}"
+    )

@@ -1,0 +1,199 @@
+"""One backend: what is known of it, and how to look at it.
+
+How many calls it may run at once is written down (`capacity: 256`), reported by the backend itself
+(`max_running_requests`), or learned from how fast it answers (`adaptive`).  Whether it is used is the fleet's to
+decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import aiohttp
+import yarl
+
+from fairlead.capacities.gradient import Gradient
+from fairlead.gateway.values import MOST_SLOTS
+
+if TYPE_CHECKING:
+    from fairlead.gateway import settings
+
+UNREPORTED = 64  # slots of a backend that has not said how many it has
+BELIEVED_FOR = 30.0  # seconds that a reported capacity outlives its report
+LARGEST_REPORT = 1 << 20  # bytes
+SERVER_INFO = "/get_server_info"  # where SGLang reports
+
+
+class Upstream:
+    """A backend and its state; `in_flight` is the proxy's to count, the rest the fleet's to change."""
+
+    __slots__ = (
+        "capacity_rule",
+        "draining",
+        "from_file",
+        "gradient",
+        "health",
+        "healthy",
+        "in_flight",
+        "models",
+        "nudge",
+        "reported",
+        "reported_at",
+        "url",
+        "used",
+    )
+
+    def __init__(self, given: settings.Upstream, *, from_file: bool) -> None:
+        self.url = given.url
+        self.in_flight = 0
+        self.used = 0  # when it was last chosen, counted in choices
+        self.draining = False
+        self.reported: int | None = None
+        self.reported_at = 0.0
+        self.gradient = Gradient()
+        self.nudge = asyncio.Event()  # look at it again now
+        self.adopt(given, from_file=from_file)
+        # Where nothing can be asked, only a failed connection tells that it is down.
+        self.healthy = given.health is None
+
+    def adopt(self, given: settings.Upstream, *, from_file: bool) -> None:
+        """Take on what the configuration says now."""
+        self.capacity_rule: int | Literal["reported", "adaptive"] = given.capacity
+        self.health = given.health
+        self.models = None if given.models is None else frozenset(given.models)
+        self.from_file = from_file
+
+    @property
+    def capacity(self) -> int:
+        """How many calls it may run at once while it is healthy."""
+        if self.capacity_rule == "reported":
+            return UNREPORTED if self.reported is None else self.reported
+        if self.capacity_rule == "adaptive":
+            return self.gradient.limit
+        return self.capacity_rule
+
+    @property
+    def usable(self) -> bool:
+        """Whether calls may be sent there."""
+        return self.healthy and not self.draining
+
+    @property
+    def asked_often(self) -> bool:
+        """Whether it is looked at even while it is healthy."""
+        return self.health is not None or self.capacity_rule == "reported"
+
+    def serves(self, model: str | None) -> bool:
+        """Tell whether a model runs there; one without a list runs every model."""
+        return model is None or self.models is None or model in self.models
+
+    def report(self, value: int | None, now: float) -> None:
+        """Believe a reported capacity for a while; None is no report."""
+        if value is not None:
+            self.reported, self.reported_at = value, now
+        elif self.reported is not None and now - self.reported_at > BELIEVED_FOR:
+            self.reported = None
+
+    def describe(self) -> dict[str, Any]:
+        """Show it to an operator."""
+        return {
+            "url": self.url,
+            "state": "draining" if self.draining else "healthy" if self.healthy else "unhealthy",
+            "capacity": self.capacity,
+            "capacity_from": self.capacity_rule
+            if isinstance(self.capacity_rule, str)
+            else "configuration",
+            "in_flight": self.in_flight,
+            "health": self.health,
+            "models": None if self.models is None else sorted(self.models),
+            "added_by": "file" if self.from_file else "api",
+        }
+
+
+class Sighting(NamedTuple):
+    """What one look at a backend found."""
+
+    healthy: bool
+    reported: int | None = None
+
+
+async def look(session: aiohttp.ClientSession, upstream: Upstream, timeout: float) -> Sighting:
+    """See whether a backend is well, and what capacity it reports."""
+    try:
+        async with asyncio.timeout(timeout):
+            return await _look(session, upstream)
+    except (aiohttp.ClientError, OSError, ValueError):
+        return Sighting(healthy=False)
+
+
+async def _look(session: aiohttp.ClientSession, upstream: Upstream) -> Sighting:
+    wants_report = upstream.capacity_rule == "reported"
+    document: Any = None
+    if upstream.health is not None:
+        well, document = await _get(session, upstream.url + upstream.health, wants_report)
+        if not well:
+            return Sighting(healthy=False)
+    elif not wants_report:
+        parts = urlsplit(upstream.url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        _, writer = await asyncio.open_connection(parts.hostname, port)
+        writer.close()
+        return Sighting(healthy=True)
+    if not wants_report:
+        return Sighting(healthy=True)
+    reported = reported_capacity(document)
+    if reported is None:
+        try:
+            _, document = await _get(session, upstream.url + SERVER_INFO, True)
+        except (aiohttp.ClientError, OSError):
+            if upstream.health is None:
+                raise
+        else:
+            reported = reported_capacity(document)
+    return Sighting(True, reported)
+
+
+async def _get(session: aiohttp.ClientSession, url: str, read: bool) -> tuple[bool, Any]:
+    """Ask; tell whether the answer was 2xx, and what JSON it held."""
+    async with session.get(yarl.URL(url, encoded=True), allow_redirects=False) as response:
+        well = 200 <= response.status < 300
+        if not (well and read):
+            response.close()
+            return well, None
+        body = bytearray()
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) > LARGEST_REPORT:
+                response.close()
+                return well, None
+    try:
+        return well, json.loads(body)
+    except (ValueError, RecursionError):
+        return well, None
+
+
+def reported_capacity(document: Any) -> int | None:
+    """Find a usable `max_running_requests`, at the top or under `labels`.
+
+    >>> reported_capacity({"labels": {"max_running_requests": "256"}})
+    256
+    >>> reported_capacity({"max_running_requests": -1}) is None
+    True
+    """
+    if not isinstance(document, dict):
+        return None
+    labels = document.get("labels")
+    for place in (document, labels if isinstance(labels, dict) else {}):
+        value = place.get("max_running_requests")
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if isinstance(value, float) and not isfinite(value):
+            continue
+        if value >= 1:
+            return min(int(value), MOST_SLOTS)
+    return None

@@ -1,0 +1,58 @@
+"""The single values of a gateway's configuration: URLs, numbers of slots, names.
+
+Each refuses with a sentence that begins with "must" or "may not" and never shows what may be a secret.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
+
+from fairlead.config import shown
+
+MOST_SLOTS = 65_535
+
+
+def _upstream_url(text: str) -> str:
+    # What was given is never shown: it may hold a password.
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not text.isprintable():
+        raise ValueError("must be an http or https URL, such as http://10.0.0.7:9001")
+    if "@" in parts.netloc or parts.query or parts.fragment or " " in text:
+        raise ValueError("may not carry credentials, a query, a fragment or spaces")
+    _ = parts.port  # a port out of range raises here
+    return text.rstrip("/")
+
+
+def _capacity(value: Any) -> Any:
+    if value in ("reported", "adaptive") or (type(value) is int and 0 <= value <= MOST_SLOTS):
+        return value
+    raise ValueError(
+        f"must be a whole number of slots from 0 to {MOST_SLOTS}, reported or adaptive; got {shown(value)}"
+    )
+
+
+def _network(text: str) -> str:
+    ipaddress.ip_network(text, strict=False)
+    return text
+
+
+def _tenant_key(key: str) -> str:
+    kind, colon, name = key.partition(":")
+    if key == "anonymous" or (kind in {"auth", "header", "ip"} and colon and name):
+        return key
+    raise ValueError(
+        "names no tenant: write auth:<tenant>, header:<value>, ip:<address> or anonymous"
+    )
+
+
+UpstreamUrl = Annotated[str, AfterValidator(_upstream_url)]
+Network = Annotated[str, AfterValidator(_network)]
+TenantKey = Annotated[str, AfterValidator(_tenant_key)]
+Path = Annotated[str, StringConstraints(pattern=r"^/")]
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
+Slots = Annotated[int, Field(strict=True, ge=0, le=MOST_SLOTS)]
+UpstreamCapacity = Annotated[Slots | Literal["reported", "adaptive"], BeforeValidator(_capacity)]

@@ -1,0 +1,234 @@
+"""Whether reservations fit into a capacity: the arithmetic of spec §6, pools, and what a refusal says."""
+
+from math import ceil
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.capacities.reserved import Reserved
+from fairlead.errors import ConfigError
+from fairlead.gateway.loading import load, load_content
+from fairlead.gateway.reservations import Table, connected, pools
+from fairlead.gateway.settings import BUILT_IN, CLASSES, Settings, Upstream
+
+# Decimals with few digits meet whole numbers often: that is where a float's ceil is one too high.
+SHARES = st.integers(0, 100).map(lambda cents: cents / 100)
+CLASS = st.tuples(st.integers(0, 60), SHARES)
+TABLES = st.tuples(CLASS, CLASS, CLASS, CLASS)
+
+
+def table(entries: Any) -> Table:
+    return Table(
+        {
+            name: BUILT_IN[name].model_copy(
+                update={"reserved_floor": floor, "reserved_per_slot": share}
+            )
+            for name, (floor, share) in zip(CLASSES, entries, strict=True)
+        }
+    )
+
+
+def refused(config: dict[str, Any]) -> list[str]:
+    return [problem.message for problem in load(config).problems]
+
+
+def enabled(**more: Any) -> dict[str, Any]:
+    return {"priority_scheduler": {"enabled": True}, **more}
+
+
+@pytest.mark.parametrize(
+    ("capacity", "desired"),
+    [
+        (256, (0, 26, 128, 32)),
+        (1024, (0, 103, 256, 32)),
+        (100, (0, 10, 100, 32)),
+        (0, (0, 0, 0, 0)),
+    ],
+)
+def test_the_worked_values_of_the_spec(capacity, desired):
+    assert Table(BUILT_IN).desired(capacity) == desired
+
+
+@pytest.mark.parametrize(
+    ("capacity", "fitting"),
+    [(80, (0, 0, 48, 32)), (256, (0, 26, 128, 32)), (800, (0, 80, 200, 32)), (20, (0, 0, 0, 20))],
+)
+def test_what_fits_is_granted_system_first(capacity, fitting):
+    assert Table(BUILT_IN).fitting(capacity) == fitting
+
+
+def test_the_built_in_table_needs_178():
+    assert Table(BUILT_IN).enough(1) == 178
+    assert not refused(enabled(capacity=178))
+    (message,) = refused(enabled(capacity=177))
+    assert "need 178 slots" in message
+    assert "is 177" in message
+    assert "raise the capacity to 178" in message
+    assert "system 32, interactive 128, default 17, bulk 0" in message
+    (message,) = refused(enabled(capacity=100))
+    assert "need 142 slots" in message
+    assert "is 100" in message
+    assert not refused(enabled(capacity=0))
+    assert not refused({"capacity": 100})
+
+
+def test_shares_are_decimals():
+    """Spec §6: as floats, 0.07 × 100 rounds up to 8."""
+    assert ceil(0.07 * 100) == 8
+    assert table([(0, 0.07)] * 4).desired(100) == (7, 7, 7, 7)
+
+
+@given(TABLES, st.integers(1, 400))
+def test_it_refuses_what_the_slots_refuse(entries, capacity):
+    judged = table(entries)
+    need = judged.need(capacity)
+    if need > capacity:
+        with pytest.raises(ConfigError, match=f"need {need} slots but the capacity is {capacity};"):
+            Reserved(capacity, judged.floors, judged.shares)
+    else:
+        slots = Reserved(capacity, judged.floors, judged.shares)
+        assert slots.reserved == judged.desired(capacity) == judged.fitting(capacity)
+
+
+def holds(judged: Table, least: int, most: int) -> None:
+    """The smallest capacity that is enough, found the long way."""
+    brute = next((n for n in range(least, most) if judged.need(n) <= n), None)
+    found = judged.enough(least)
+    assert found == brute if brute is not None else found is None or found >= most
+
+
+@given(TABLES, st.integers(1, 400))
+def test_the_smallest_capacity_is_the_smallest(entries, least):
+    holds(table(entries), least, 1000)
+
+
+def test_enough_may_stop_being_enough():
+    halves = table([(0, 0.5), (0, 0.5), (0, 0.0), (0, 0.0)])
+    assert [n for n in range(1, 8) if halves.need(n) <= n] == [2, 4, 6]
+    assert halves.enough(3) == 4
+    assert table([(0, 1.0), (0, 1.0), (0, 0.0), (0, 0.0)]).enough(1) is None
+
+
+class Halving(Table):
+    """The mutant: a binary search, as if what is enough stayed so."""
+
+    def enough(self, least: int) -> int | None:
+        low, high = least, 65_536
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.need(middle) <= middle else (middle + 1, high)
+        return low if low < 65_536 else None
+
+
+def test_a_binary_search_is_caught():
+    broken = Halving(BUILT_IN)
+    broken.floors, broken._parts = (
+        (0, 0, 0, 0),
+        table([(0, 0.5), (0, 0.5), (0, 0.0), (0, 0.0)])._parts,
+    )
+    with pytest.raises(AssertionError):
+        holds(broken, 3, 1000)
+
+
+def test_nothing_is_enough_for_two_wholes():
+    classes = {"bulk": {"reserved_per_slot": 1}, "default": {"reserved_per_slot": 1}}
+    (message,) = refused(
+        {"capacity": 9, "priority_scheduler": {"enabled": True, "classes": classes}}
+    )
+    assert "no capacity is enough" in message
+
+
+def upstream(number: int, capacity: Any, *models: str) -> dict[str, Any]:
+    entry: dict[str, Any] = {"url": f"http://h{number}", "capacity": capacity}
+    return entry | ({"models": list(models)} if models else {})
+
+
+def test_upstreams_are_added_up():
+    assert refused(enabled(upstreams=[upstream(1, 100), upstream(2, 77)]))
+    assert not refused(enabled(upstreams=[upstream(1, 100), upstream(2, 78)]))
+    assert not refused(enabled(upstreams=[upstream(1, 100), upstream(2, "reported")]))
+    assert not refused(enabled(upstreams=[upstream(1, 100), upstream(2, "adaptive")]))
+    assert not refused(enabled(upstreams=[]))
+    assert not refused(enabled(capacity=178, upstreams=[upstream(1, 1)]))
+    assert refused(enabled(capacity=177, upstreams=[upstream(1, 1000)]))
+
+
+def test_with_pools_each_is_asked():
+    both = [upstream(1, 100, "a"), upstream(2, 200, "b")]
+    assert not refused(enabled(upstreams=both))
+    (message,) = refused(enabled(upstreams=both, pool_by="model"))
+    assert "the pool for models 'a' is 100" in message
+    two = [upstream(1, 100, "a"), upstream(2, 50, "b")]
+    assert len(refused(enabled(upstreams=two, pool_by="model"))) == 2
+    unknown = [upstream(1, "reported", "a"), upstream(2, 200, "b")]
+    assert not refused(enabled(upstreams=unknown, pool_by="model"))
+
+
+def test_upstreams_that_share_a_model_are_one_pool():
+    def groups(*models: list[str] | None) -> list[list[int]]:
+        members = [Upstream(url=f"http://h:{n}", models=names) for n, names in enumerate(models)]
+        return [[int(u.url.rpartition(":")[2]) for u in group] for group in connected(members)]
+
+    assert groups(["a"], ["b"]) == [[0], [1]]
+    assert [sorted(group) for group in groups(["a"], ["b"], ["a", "b"])] == [[0, 1, 2]]
+    assert sorted(sorted(g) for g in groups(["a"], ["c"], ["b"], ["a", "b"])) == [[0, 2, 3], [1]]
+    assert groups(["a"], None, ["b"]) == [[0, 1, 2]]
+    assert groups() == []
+
+
+@given(st.lists(st.sets(st.sampled_from("abcdef"), min_size=1, max_size=3), max_size=8))
+def test_pools_share_no_model_and_cannot_be_divided(models):
+    members = [
+        Upstream(url=f"http://h:{n}", models=sorted(names), capacity=1)
+        for n, names in enumerate(models)
+    ]
+    groups = connected(members)
+    assert sorted(u.url for group in groups for u in group) == sorted(u.url for u in members)
+    served = [{model for u in group for model in u.models or ()} for group in groups]
+    assert sum(map(len, served)) == len(set().union(*served))
+    for group in groups:
+        reached = [group[0]]
+        while more := [
+            u
+            for u in group
+            if u not in reached and any(set(u.models or ()) & set(r.models or ()) for r in reached)
+        ]:
+            reached += more
+        assert len(reached) == len(group)
+
+
+def test_pools_without_models_serve_every_model():
+    settings = Settings(pool_by="model", upstreams=[Upstream(url="http://a", capacity=3)])
+    assert [pool.capacity for pool in pools(settings)] == [3]
+    assert "every model" in pools(settings)[0].name
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("capacity: 100\npriority_scheduler:\n  enabled: true\n  classes: {}\n", 4),
+        ("priority_scheduler: {enabled: true}\ncapacity: 100\n", 2),
+        ("priority_scheduler: {enabled: true}\nupstreams: [{url: 'http://a', capacity: 9}]\n", 2),
+    ],
+)
+def test_a_refusal_has_a_place_and_is_not_fatal(text, line):
+    loaded = load_content(text.encode(), "gateway.yaml")
+    (problem,) = loaded.problems
+    assert (problem.line, problem.path) == (line, "priority_scheduler.classes")
+    assert not loaded.fatal
+    assert not loaded.settings.priority_scheduler.enabled
+
+
+def test_it_is_told_together_with_other_problems_but_never_from_guesses():
+    def messages(text: str) -> str:
+        return "\n".join(load_content(text.encode(), "x").lines)
+
+    wrong = "capacity: 100\npriority_scheduler:\n  enabled: true\n"
+    assert "need 142" in messages(wrong + "  promotion_budget: 0\n")
+    assert "need 142" in messages(wrong + "strict: 3\n")
+    assert "need" not in messages(wrong + "  classes: {bulk: {queue_size: -1}}\n")
+    assert "need" not in messages(wrong.replace("100", "-1"))
+    assert "need" not in messages("upstreams: [{url: x}]\npriority_scheduler: {enabled: true}")
+    assert "need 142" in messages(wrong + "upstreams: [{url: x}]\n")

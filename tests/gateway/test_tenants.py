@@ -1,0 +1,250 @@
+"""Whose a request is, and the highest class it may have; no header raises it."""
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.gateway.admission import Admission
+from fairlead.gateway.settings import BULK, CLASSES, DEFAULT, INTERACTIVE, SYSTEM
+from fairlead.gateway.tenants import REMEMBERED, Tenants
+from fairlead.testing import run_virtual
+from tests.gateway.virtual import Scene, config
+
+KEY = b"sk-acme-1"
+TRUSTED, STRANGER = "127.0.0.1", "203.0.113.9"
+
+
+def sha(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()
+
+
+def tenants(policies=None, default_max_class=None, **said) -> Tenants:
+    scheduler = {} if default_max_class is None else {"default_max_class": default_max_class}
+    settings = config(
+        policies=policies or {},
+        scheduler=scheduler,
+        tenants={"api_keys": [{"sha256": sha(KEY), "tenant": "acme"}]} | said,
+    )
+    admission = Admission(settings)
+    assert not admission.problems, admission.problems
+    return admission.tenants
+
+
+def key_of(found: Tenants, address: str | None = TRUSTED, **fields: bytes | list[bytes]) -> str:
+    given = {
+        name.replace("_", "-").encode(): value if isinstance(value, list) else [value]
+        for name, value in fields.items()
+    }
+    return found.of(address, given).key
+
+
+class TestKeys:
+    def test_a_key_beats_the_trusted_header_and_the_address(self):
+        found = tenants()
+        assert key_of(found, authorization=b"Bearer " + KEY, x_tenant_id=b"other") == "auth:acme"
+        assert key_of(found, STRANGER, authorization=b"Bearer " + KEY) == "auth:acme"
+        assert key_of(found, None, authorization=b"Bearer " + KEY) == "auth:acme"
+
+    @pytest.mark.parametrize(
+        "value", [b"bearer " + KEY, b"BEARER " + KEY, b"Bearer  " + KEY + b" "]
+    )
+    def test_the_scheme_is_case_insensitive_and_space_around_the_key_is_not_part_of_it(self, value):
+        assert key_of(tenants(), authorization=value) == "auth:acme"
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            *(
+                KEY,
+                b"Basic " + KEY,
+                b"Bearer",
+                b"Bearer ",
+                b"Bearer " + KEY.upper(),
+                b"Bearer \xff",
+            ),
+            *(b"Bearer " + sha(KEY).encode(), b"Bearer " + KEY + b"x", b"Bearer" + KEY, b""),
+        ],
+    )
+    def test_what_is_no_known_key_says_nothing(self, value):
+        assert key_of(tenants(), authorization=value) == f"ip:{TRUSTED}"
+        assert key_of(tenants(), authorization=value, x_tenant_id=b"a") == "header:a"
+
+    def test_two_keys_are_none(self):
+        both = [b"Bearer " + KEY, b"Bearer " + KEY]
+        assert key_of(tenants(), authorization=both) == f"ip:{TRUSTED}"
+
+    def test_hashes_are_read_in_either_case(self):
+        found = tenants(api_keys=[{"sha256": sha(KEY).upper(), "tenant": "acme"}])
+        assert key_of(found, authorization=b"Bearer " + KEY) == "auth:acme"
+
+    def test_without_keys_the_field_is_not_even_looked_at(self):
+        found = tenants(api_keys=[])
+        assert b"authorization" not in found.fields
+        assert key_of(found, authorization=b"Bearer " + KEY) == f"ip:{TRUSTED}"
+
+
+class TestTheTrustedHeader:
+    @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1"])
+    def test_is_believed_from_loopback(self, address):
+        assert key_of(tenants(), address, x_tenant_id=b" acme ") == "header:acme"
+
+    @pytest.mark.parametrize("address", [STRANGER, "10.0.0.1", "::2", "testclient", "", None])
+    def test_is_not_believed_from_elsewhere(self, address):
+        by_address = "anonymous" if address is None else f"ip:{address}"
+        assert key_of(tenants(), address, x_tenant_id=b"acme") == by_address
+
+    def test_proxies_are_networks_and_replace_loopback(self):
+        found = tenants(trusted_proxies=["10.0.0.0/8", "2001:db8::/32"])
+        assert key_of(found, "10.1.2.3", x_tenant_id=b"acme") == "header:acme"
+        assert key_of(found, "2001:db8::7", x_tenant_id=b"acme") == "header:acme"
+        assert key_of(found, "11.1.2.3", x_tenant_id=b"acme") == "ip:11.1.2.3"
+        assert key_of(found, TRUSTED, x_tenant_id=b"acme") == f"ip:{TRUSTED}"
+
+    def test_no_proxies_no_belief(self):
+        assert key_of(tenants(trusted_proxies=[]), x_tenant_id=b"acme") == f"ip:{TRUSTED}"
+
+    @pytest.mark.parametrize("values", [[b"a", b"b"], [b"a", b"a"], [b""], [b"  "]])
+    def test_twice_or_empty_says_nothing(self, values):
+        assert key_of(tenants(), x_tenant_id=values) == f"ip:{TRUSTED}"
+
+    def test_long_names_go_by_their_hash(self):
+        name = b"n" * 8192
+        assert key_of(tenants(), x_tenant_id=name) == f"header:sha256-{sha(name)}"
+
+    def test_none_configured_none_believed(self):
+        found = tenants(trusted_header=None)
+        assert b"x-tenant-id" not in found.fields
+        assert key_of(found, x_tenant_id=b"acme") == f"ip:{TRUSTED}"
+
+    def test_a_header_cannot_name_an_authenticated_tenant(self):
+        found = tenants({"auth:acme": {"max_class": "system"}})
+        tenant = found.of(TRUSTED, {b"x-tenant-id": [b"auth:acme"]})
+        assert (tenant.key, tenant.ceiling) == ("header:auth:acme", INTERACTIVE)
+
+
+class TestForwardedFor:
+    def test_is_followed_from_the_right_as_far_as_proxies_are_trusted(self):
+        found = tenants(trusted_proxies=["127.0.0.0/8", "10.0.0.0/8"])
+        line = b"6.6.6.6, 1.2.3.4, 10.0.0.2,10.0.0.1"
+        assert key_of(found, x_forwarded_for=line) == "ip:1.2.3.4"
+        split = [b"6.6.6.6, 1.2.3.4", b"10.0.0.2", b"10.0.0.1"]
+        assert key_of(found, x_forwarded_for=split) == "ip:1.2.3.4"
+        assert key_of(found, x_forwarded_for=b"10.0.0.3, 10.0.0.2") == "ip:10.0.0.3"
+
+    def test_is_ignored_from_strangers(self):
+        assert key_of(tenants(), STRANGER, x_forwarded_for=b"1.2.3.4") == f"ip:{STRANGER}"
+
+    @pytest.mark.parametrize("hop", [b"unknown", b"", b"1.2.3.4:80", b"1.2.3", b"_hidden", b"\xff"])
+    def test_ends_at_what_is_no_address(self, hop):
+        assert key_of(tenants(), x_forwarded_for=b"6.6.6.6, " + hop) == f"ip:{TRUSTED}"
+        line = b"6.6.6.6, " + hop + b", 127.0.0.9"
+        assert key_of(tenants(), x_forwarded_for=line) == "ip:127.0.0.9"
+
+    def test_addresses_are_written_one_way(self):
+        line = b"2001:DB8:0:0:0:0:0:1"
+        assert key_of(tenants(), x_forwarded_for=line) == "ip:2001:db8::1"
+
+    def test_the_trusted_header_beats_it(self):
+        assert key_of(tenants(), x_forwarded_for=b"1.2.3.4", x_tenant_id=b"a") == "header:a"
+
+    def test_a_thousand_hops_cost_no_more_than_a_few(self):
+        line = b",".join([b"1.1.1.1"] + [b"127.0.0.1"] * 1000)
+        assert key_of(tenants(), x_forwarded_for=line) == "ip:127.0.0.1"
+
+
+class TestCeilings:
+    def test_a_policy_is_found_by_its_exact_key(self):
+        found = tenants(
+            {"header:acme": {"max_class": "bulk"}, "auth:acme": {"max_class": "system"}}
+        )
+        assert found.of(TRUSTED, {b"x-tenant-id": [b"acme"]}).ceiling == BULK
+        assert found.of(TRUSTED, {b"authorization": [b"Bearer " + KEY]}).ceiling == SYSTEM
+        for other in (b"Acme", b"acme2", b"acm", b"header:acme"):
+            assert found.of(TRUSTED, {b"x-tenant-id": [other]}).ceiling == INTERACTIVE
+
+    @pytest.mark.parametrize("default", CLASSES)
+    def test_the_default_holds_for_everybody_else_and_never_means_system(self, default):
+        found = tenants(default_max_class=default)
+        ceiling = found.of(STRANGER, {}).ceiling
+        assert ceiling == min(CLASSES.index(default), INTERACTIVE)
+
+    @pytest.mark.parametrize("default", CLASSES)
+    def test_a_policy_without_a_class_has_the_default(self, default):
+        found = tenants({"header:acme": {"weight": 3}}, default_max_class=default)
+        tenant = found.of(TRUSTED, {b"x-tenant-id": [b"acme"]})
+        assert tenant.ceiling == min(CLASSES.index(default), INTERACTIVE)
+
+    def test_system_by_explicit_policy_also_for_addresses(self):
+        found = tenants({f"ip:{STRANGER}": {"max_class": "system"}})
+        assert found.of(STRANGER, {}).ceiling == SYSTEM
+        assert found.of("203.0.113.8", {}).ceiling == INTERACTIVE
+
+    def test_without_settings_the_default_is_default(self):
+        assert Admission(None).tenants.of(STRANGER, {}).ceiling == DEFAULT
+
+    def test_memory_is_bounded(self):
+        found = tenants()
+        for number in range(2 * REMEMBERED + 5):
+            found.of(TRUSTED, {b"x-tenant-id": [b"%d" % number]})
+            found.of(f"fe80::{number % 65536:x}", {b"x-tenant-id": [b"x"]})
+        assert len(found._known) <= REMEMBERED
+        assert len(found._trusted) <= REMEMBERED
+
+
+@given(
+    address=st.one_of(st.none(), st.sampled_from([TRUSTED, STRANGER, "::1"]), st.text(max_size=20)),
+    fields=st.dictionaries(
+        st.sampled_from([b"authorization", b"x-tenant-id", b"x-forwarded-for"]),
+        st.lists(st.binary(max_size=300), min_size=1, max_size=3),
+    ),
+)
+def test_nothing_a_client_sends_raises_or_gives_system(address, fields):
+    found = tenants({"header:boss": {"max_class": "system"}}, default_max_class="system")
+    tenant = found.of(address, fields)
+    assert tenant.ceiling <= INTERACTIVE or fields.get(b"x-tenant-id") == [b"boss"]
+    assert len(tenant.key) < 300
+
+
+class TestThroughTheMiddleware:
+    @pytest.mark.parametrize("asked", CLASSES)
+    @pytest.mark.parametrize("ceiling", CLASSES)
+    def test_the_class_is_the_lower_of_the_two_and_lowering_is_counted(self, asked, ceiling):
+        async def main() -> None:
+            scene = Scene(policies={"header:t": {"max_class": ceiling}})
+            client, held = await scene.running(
+                asked, tenant="t", headers=[(b"x-fairlead-decision", b"1")]
+            )
+            effective = min(CLASSES.index(asked), CLASSES.index(ceiling))
+            assert scene.inflight(CLASSES[effective]) == 1
+            await held.answer()
+            decision = (await client.done()).head["x-fairlead-decision"]
+            assert decision.startswith(f"class={CLASSES[effective]};")
+            lowered = CLASSES.index(asked) > effective
+            assert (f"requested={asked}" in decision) == lowered
+            key = ("header:t", CLASSES.index(asked), effective)
+            assert scene.metrics.clamps == ({key: 1} if lowered else {})
+            scene.quiet()
+
+        run_virtual(main())
+
+    def test_tenants_of_one_class_take_turns_by_weight(self):
+        async def main() -> None:
+            scene = Scene(policies={"header:heavy": {"weight": 2}, "header:light": {"weight": 1}})
+            order = []
+            _, held = await scene.running(tenant="x")
+            for tenant in ("heavy", "light"):
+                for number in range(12):
+                    await scene.waiting(tenant=tenant, path=f"/{tenant}/{number}")
+            for _ in range(12):
+                await held.answer()
+                held = await scene.app.next()
+                order.append(held.path)
+            heavy = [path for path in order if path.startswith("/heavy")]
+            light = [path for path in order if path.startswith("/light")]
+            assert (len(heavy), len(light)) == (8, 4)
+            assert heavy == [f"/heavy/{number}" for number in range(8)], "FIFO within a tenant"
+            assert light == [f"/light/{number}" for number in range(4)], "FIFO within a tenant"
+
+        run_virtual(main())
