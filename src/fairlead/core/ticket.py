@@ -46,6 +46,7 @@ class QueueLimit(NamedTuple):
 
 
 NEW, WAITING, RUNNING, DONE, REFUSED, EXPIRED, EVICTED, WITHDRAWN = State
+UNSET = -inf  # an `arrived_at` for the gate to fill in
 
 
 class Bare:
@@ -141,7 +142,7 @@ class Ticket(Bare):
         labels: Mapping[str, str] | None = None,
         wait_until: float = inf,
         hold_until: float = inf,
-        arrived_at: float = -inf,
+        arrived_at: float = UNSET,
         can_preempt: bool = False,
         evictable: bool = False,
         evictions: int = 0,
@@ -162,7 +163,7 @@ class Ticket(Bare):
         self.can_preempt = can_preempt
         self.evictable = evictable
         self.evictions = evictions
-        self.arrived_at = arrived_at  # -inf: the gate fills it in at offer
+        self.arrived_at = arrived_at
         self.state = NEW
         self.reason = None
         self.seq = 0
