@@ -115,6 +115,8 @@ class Reserved(Capacity):
             reserved.append(min(desired, left))
             left -= reserved[-1]
         self.reserved = tuple(reversed(reserved))
+        # The most that classes above could hold: with more than that free, nobody need look what they do.
+        self._above = [sum(self.reserved[rank + 1 :]) for rank in range(len(self.reserved))]
         self._opened()
 
     def _opened(self) -> None:
@@ -152,21 +154,25 @@ class Reserved(Capacity):
 
     def refusal(self, ticket: Ticket, now: float, without: Ticket | None = None) -> Hashable | None:
         used = self.used if without is None else self.used - 1
-        if used >= self.total:
+        free = self.total - used
+        if free <= 0:
             return FULL
-        if ticket.promoted or self.headroom(ticket.rank, now, without) > 0:
+        if free > self._above[ticket.rank] or ticket.promoted:
             return None
-        return Hold(ticket.rank)
+        if self.headroom(ticket.rank, now, without) > 0:
+            return None
+        return self._scopes[ticket.rank][0]
 
     def take(self, ticket: Ticket, now: float) -> bool:
-        self.used += 1
+        self.used = used = self.used + 1
         self.inflight[ticket.rank] += 1
-        return self.used >= self.total
+        return used >= self.total
 
     def give(self, ticket: Ticket, now: float) -> None:
+        rank = ticket.rank
         self.used -= 1
-        self.inflight[ticket.rank] -= 1
-        self._demand_may_have_ended(ticket.rank, now)
+        self.inflight[rank] -= 1
+        self._demand_may_have_ended(rank, now)
 
     def enter(self, ticket: Ticket, now: float) -> None:
         self.waiting[ticket.rank] += 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fairlead.core.capacity import FULL, NEVER, STOP
 from fairlead.core.deadlines import Deadlines
 from fairlead.core.eviction import Evictions
+from fairlead.core.policy import Policy
 from fairlead.core.scopes import Scopes
 from fairlead.core.ticket import EVICTED, EXPIRED, REFUSED, RUNNING, WAITING, Evicted, Outcome
 from fairlead.errors import ConfigError, FairleadError, PolicyError
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
     from fairlead.core.capacity import Capacity
-    from fairlead.core.policy import Policy
     from fairlead.core.ticket import State, Ticket
 
 GONE = object()
@@ -44,23 +44,24 @@ class Dispatcher:
         self.waiting = 0
         self.due = inf  # nothing happens by itself before this instant (a lower bound)
         self.late = 0  # finishes of tickets that held nothing any more
-        self.holders: dict[Ticket, None] = {}
+        self.holders: dict[Ticket, bool] = {}  # watched (see `_watch`) or not
         self._seq = 0
-        self._full = (
-            False  # the capacity refused everybody; only give, adjust or time can change that
-        )
-        self._admitted: Ticket | None = (
-            None  # what `_admit` took room for and `pick` has yet to return
-        )
+        self._full = False  # it refused everybody; only give, adjust or time can change that
+        self._admitted: Ticket | None = None  # has room, and `pick` has yet to return it
         self._untold: list[Ticket] = []  # changed by a verb that then failed; told by the next one
         self._scopes = Scopes(policy, capacity, reserve_after)
+        self._closed = self._scopes.closed
         self._deadlines = Deadlines()
         self._evictions = Evictions()
         self._claims = self._evictions.claims
         self._hunting = False  # something changed that may give a waiting preemptor a victim
-        self._plain = policy.shortcut and not policy.charges and not capacity.scoped
+        # Fixed for good, and asked for every ticket: benchmarks/gate.py.
+        self._scoped, self._watches = capacity.scoped, capacity.watches
+        self._charges = policy.charges
+        self._all_skip = policy.shortcut and type(policy).skips is Policy.skips
         self._grounds: dict[Hashable, None] = {}  # the scopes in which it changed
         self._preemptors = 0  # waiting tickets that may evict, claims among them
+        self._asker = self._admit  # bound once, not for each dispatch
 
     # Time
 
@@ -161,14 +162,14 @@ class Dispatcher:
             ) from error
         ticket.state = WAITING
         self.waiting += 1
-        if self.capacity.watches:
+        if self._watches:
             self.capacity.enter(ticket, now)
         if ticket.wait_until < inf:
             self._remember(ticket.wait_until, ticket)
         if ticket.can_preempt:
             self._preemptors += 1
             self._rouse(ticket.scopes)
-        if self._scopes.closed:
+        if self._closed:
             self._scopes.reopen(ticket, now)
 
     def _charge(self, ticket: Ticket, now: float, changed: list[Ticket]) -> None:
@@ -209,11 +210,11 @@ class Dispatcher:
         self.waiting -= 1
         if ticket.can_preempt:
             self._preemptors -= 1
-        if self.capacity.watches:
+        if self._watches:
             self.capacity.leave(ticket, now)
         if ticket.wait_until < inf:
             self._deadlines.forget()
-        if self._scopes.closed:
+        if self._closed:
             self._scopes.reopen(ticket, now)
 
     def _refuse(self, ticket: Ticket, now: float) -> None:
@@ -229,19 +230,18 @@ class Dispatcher:
             self._scopes.see_opened(now)
         if self._claims and not self._serve_claims(now, changed):
             return
-        # Looked up once, and steps written out below where a call would say it shorter: benchmarks/gate.py.
-        pick, admit, holders = self.policy.pick, self._admit, self.holders
-        while not self._full and self.waiting > len(self._claims):
+        # Steps are written out below where a call would say it shorter: benchmarks/gate.py.
+        policy, claims = self.policy, len(self._claims)
+        while self.waiting > claims and not self._full:
             try:
-                ticket = pick(admit, now)
+                ticket = policy.pick(self._asker, now)
             except Exception as error:
                 self._undo(now, changed)
                 if isinstance(error, FairleadError):
                     raise
                 raise PolicyError(f"{_name(self.policy)} raised {error!r} in pick") from error
             if ticket is None:
-                if self._admitted is not None:
-                    lost = self._admitted
+                if (lost := self._admitted) is not None:
                     self._undo(now, changed)
                     raise PolicyError(
                         f"{_name(self.policy)} returned None though {lost!r} was admitted"
@@ -256,10 +256,10 @@ class Dispatcher:
             if ticket.state is WAITING:  # else it can never fit, and was refused
                 ticket.state = RUNNING
                 ticket.started_at = now
-                holders[ticket] = None
+                self.holders[ticket] = False
                 if ticket.evictable or ticket.hold_until < inf:
                     self._watch(ticket)
-            if ticket.wait_until < inf or ticket.can_preempt or ticket.scopes or capacity.watches:
+            if ticket.wait_until < inf or ticket.can_preempt or ticket.scopes or self._watches:
                 self._stopped_waiting(ticket, now)
             else:
                 self.waiting -= 1
@@ -270,7 +270,7 @@ class Dispatcher:
     def _admit(self, ticket: Ticket) -> Hashable | None:
         """Ask for room on behalf of a candidate; None means taken."""
         now = self.now
-        closed = self._scopes.closed
+        closed = self._closed
         if closed and not ticket.promoted:
             for scope in ticket.scopes:
                 if closed.get(scope, ticket) is not ticket:
@@ -297,22 +297,25 @@ class Dispatcher:
         """The policy failed after room was taken: give it back, so that its error costs nobody a slot."""
         ticket, self._admitted = self._admitted, None
         if ticket is not None and ticket.state is WAITING:
+            self._full = False
             self.capacity.give(ticket, now)
             self.capacity.refund(ticket, ticket.cost, now)
-            self._full = False
         self._tell_later(changed)
 
     def _start(self, ticket: Ticket, now: float) -> None:
         ticket.state = RUNNING
         ticket.started_at = now
-        self.holders[ticket] = None
-        self._watch(ticket)
+        self.holders[ticket] = False
+        if ticket.evictable or ticket.hold_until < inf:
+            self._watch(ticket)
 
     def _watch(self, ticket: Ticket) -> None:
         """A ticket that has just started may be evicted, or holds its room only for a time."""
+        self.holders[ticket] = True
         if ticket.evictable:
             self._evictions.expose(ticket)
-            self._rouse(ticket.scopes)
+            if self._preemptors:
+                self._rouse(ticket.scopes)
         if ticket.hold_until < inf:
             self._remember(ticket.hold_until, ticket)
 
@@ -329,7 +332,7 @@ class Dispatcher:
             spent = 0.0
         if spent is not None and spent != ticket.cost:
             self.capacity.refund(ticket, ticket.cost - spent, now)
-            if self.policy.charges:
+            if self._charges:
                 self.policy.charge(ticket, spent - ticket.cost, now)
 
     # Evicting
@@ -376,7 +379,7 @@ class Dispatcher:
                 self._full = self.capacity.take(ticket, now) is True
                 self._start(ticket, now)
                 self._evictions.shield(ticket)  # what was started at the price of another stays
-                if self.policy.charges:
+                if self._charges:
                     self.policy.charge(ticket, ticket.cost, now)
             elif refusal is NEVER:
                 self._refuse(ticket, now)

@@ -31,6 +31,7 @@ from fairlead.core.ticket import (
     NEW,
     REFUSED,
     RUNNING,
+    UNSET,
     WAITING,
     WITHDRAWN,
     Outcome,
@@ -95,29 +96,37 @@ class Gate(Dispatcher):
 
     def offer(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
         """Ask for a turn; the answer is `ticket.state`.  If this raises, the ticket waits nowhere and holds nothing."""
-        if self._plain and self.now <= now < self.due and ticket.state is NEW:
-            # The short way, for when nothing is due and neither scopes nor charges matter: benchmarks/gate.py.
+        if ticket.state is not NEW:
+            raise Misuse(f"{ticket!r} was offered before; make a new ticket for each turn")
+        if self._scoped:
+            ticket.scopes = self.capacity.scopes(ticket)
+        changed = self._arrive(now) if now >= self.due else []
+        if now >= self.now:
             self.now = now
-            self._seq = ticket.seq = self._seq + 1
-            if ticket.arrived_at == -inf:
-                ticket.arrived_at = now
+        else:
+            now = self.now  # a clock that steps back stands still
+        self._seq = ticket.seq = self._seq + 1
+        if ticket.arrived_at == UNSET:
+            ticket.arrived_at = now
+        if not self._full and not self.waiting and (self._all_skip or self._skips(ticket)):
             capacity = self.capacity
-            if not self.waiting and not self._full and capacity.admit(ticket, now) is None:
-                self._full = capacity.full
+            charges = self._charges
+            refusal = capacity.refusal(ticket, now) if charges else capacity.admit(ticket, now)
+            if refusal is None:
+                if charges:
+                    self._charge(ticket, now, changed)  # before room is taken: it may find it wrong
+                    self._full = capacity.take(ticket, now) is True
+                else:
+                    self._full = capacity.full
                 ticket.state = RUNNING
                 ticket.started_at = now
-                self.holders[ticket] = None
+                self.holders[ticket] = False
                 if ticket.evictable or ticket.hold_until < inf:
                     self._watch(ticket)
-                    if self.due <= now:
-                        return [other for other in self.advance(now) if other is not ticket]
-                return []
-            changed: list[Ticket] = []
-        else:
-            changed = self._enter(ticket, now)
-            now = self.now
-            if ticket.state is not NEW:  # it has started, and may have ended already
-                return [other for other in changed if other is not ticket]
+                if self.due <= now:
+                    self._settle(now, changed)  # it may end it again, and tell so
+                    return [other for other in changed if other is not ticket]
+                return changed
         self._push(ticket, now, changed)
         if not self._full or self._hunting or self.due <= now:
             try:
@@ -125,7 +134,7 @@ class Gate(Dispatcher):
             except FairleadError as error:
                 self._retract(ticket, now, error)
                 raise
-        if ticket.state is WAITING and self.policy.limited and ticket not in self._claims:
+        if self.policy.limited and ticket.state is WAITING and ticket not in self._claims:
             limit = self.policy.overflow(ticket)
             if limit is not None:
                 self._drop(ticket, REFUSED, now)
@@ -133,31 +142,6 @@ class Gate(Dispatcher):
                 self._settle(now, changed)
         if changed and ticket in changed:
             changed.remove(ticket)
-        return changed
-
-    def _enter(self, ticket: Ticket, now: float) -> list[Ticket]:
-        """Bring the gate and the ticket to `now`, and start the ticket if nobody waits and there is room."""
-        if ticket.state is not NEW:
-            raise Misuse(f"{ticket!r} was offered before; make a new ticket for each turn")
-        capacity = self.capacity
-        if capacity.scoped:
-            ticket.scopes = capacity.scopes(ticket)
-        changed = self._arrive(now) if now >= self.due else []
-        if now > self.now:
-            self.now = now
-        else:
-            now = self.now  # a clock that steps back stands still
-        self._seq = ticket.seq = self._seq + 1
-        if ticket.arrived_at == -inf:
-            ticket.arrived_at = now
-        if not self.waiting and not self._full and self._skips(ticket):
-            if self.policy.charges and capacity.refusal(ticket, now) is None:
-                self._charge(ticket, now, changed)  # before room is taken: it may find it wrong
-            if capacity.admit(ticket, now) is None:
-                self._full = capacity.full
-                self._start(ticket, now)
-                if self.due <= now:
-                    self._settle(now, changed)
         return changed
 
     def finish(
@@ -171,27 +155,30 @@ class Gate(Dispatcher):
         if spent is not None and not 0 <= spent < inf:
             raise Misuse(f"{ticket!r} cannot have spent {spent!r}; give a finite number, 0 or more")
         changed = self._arrive(now, ticket) if now >= self.due else []
-        if now > self.now:
+        if now >= self.now:
             self.now = now
         else:
             now = self.now
-        if self.holders.pop(ticket, GONE) is GONE:
+        watched = self.holders.pop(ticket, GONE)
+        if watched is GONE:
             self.late += 1
             if self.due <= now:
                 self._settle(now, changed)
             return changed
-        if outcome is OK and spent is None and not ticket.evictable and ticket.hold_until == inf:
+        if watched or outcome is not OK or spent is not None:
+            self._release(ticket, now, outcome, spent)
+        else:
             self.capacity.give(ticket, now)
             self._full = False
-        else:
-            self._release(ticket, now, outcome, spent)
         if ticket.state is RUNNING:
             ticket.state = DONE
-        if self.waiting and self.due > now and not self._hunting and not self.policy.timed:
-            self._dispatch(now, changed)  # all that `_settle` does, as long as nothing else is due
+        if self.waiting:
             if self.due > now and not self._hunting:
-                return changed
-        if self.waiting or self.due <= now:
+                self._dispatch(now, changed)  # all that `_settle` does, if nothing else is due
+                if self.due > now and (self._full or not self.policy.timed) and not self._hunting:
+                    return changed
+            self._settle(now, changed)
+        elif self.due <= now:
             self._settle(now, changed)
         elif self.capacity.opened:
             self.capacity.opened.clear()

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 class Lane:
     """Tickets in order of arrival; removed ones stay in the deque until they surface or outnumber the living."""
 
-    __slots__ = ("entries", "entry", "live", "name", "order", "scoped", "woken_by")
+    # The dead are counted, not the living: few tickets are removed, and all are added and most popped.
+    __slots__ = ("dead", "entries", "entry", "name", "order", "scoped", "woken_by")
 
     def __init__(self, name: Hashable, scoped: bool) -> None:
         self.name = name
         self.scoped = scoped
-        self.live = 0
+        self.dead = 0
         self.order: Order | None = None
         self.entry: Any = None
         self.woken_by: Hashable | None = None
@@ -38,7 +39,6 @@ class Lane:
     def add(self, ticket: Ticket, key: Any) -> bool:
         """Append; say whether it became the head of a lane that had one."""
         self.entries.append(ticket)
-        self.live += 1
         return False
 
     def head(self) -> Ticket:
@@ -46,25 +46,26 @@ class Lane:
         ticket: Ticket = entries[0]
         while ticket.place is not self:
             entries.popleft()
+            self.dead -= 1
             ticket = entries[0]
         return ticket
 
     def pop(self) -> None:
         """Take the head out; `head` has just returned it."""
         self.entries.popleft()
-        self.live -= 1
 
     def rank(self) -> Any:
         return self.head().seq
 
     def discard(self) -> None:
         """One ticket inside has been removed: its place is no longer this lane."""
-        self.live -= 1
-        if len(self.entries) > 2 * self.live + 16:
+        self.dead += 1
+        if 2 * self.dead > len(self.entries) + 16:
             self.compact()
 
     def compact(self) -> None:
-        self.entries = deque(ticket for ticket in self.entries if ticket.place is self)
+        self.entries = deque(self)
+        self.dead = 0
 
     def __iter__(self) -> Iterator[Ticket]:
         return (ticket for ticket in self.entries if ticket.place is self)
@@ -88,19 +89,18 @@ class KeyLane(Lane):
             self.entries = [kept for kept in self.entries if kept is not entry]
             heapify(self.entries)
             raise
-        self.live += 1
         return self.entries[0] is entry
 
     def head(self) -> Ticket:
         entries = self.entries
         while entries[0][2].place is not self:
             heappop(entries)
+            self.dead -= 1
         ticket: Ticket = entries[0][2]
         return ticket
 
     def pop(self) -> None:
         heappop(self.entries)
-        self.live -= 1
 
     def rank(self) -> Any:
         self.head()
@@ -109,6 +109,7 @@ class KeyLane(Lane):
     def compact(self) -> None:
         self.entries = [entry for entry in self.entries if entry[2].place is self]
         heapify(self.entries)
+        self.dead = 0
 
     def __iter__(self) -> Iterator[Ticket]:
         return (entry[2] for entry in self.entries if entry[2].place is self)

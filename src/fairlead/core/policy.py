@@ -107,7 +107,7 @@ class Policy:
                 lane.pop()
                 ticket.place = None
                 self._size -= 1
-                if not lane.live:
+                if len(lane.entries) == lane.dead:
                     self._drop(lane)
                 if lane.woken_by is not None:
                     self._pass_on(lane, None, now)
@@ -146,7 +146,7 @@ class Policy:
         ticket.place = None
         self._size -= 1
         lane.discard()
-        if not lane.live:
+        if len(lane.entries) == lane.dead:
             self._drop(lane)
             if lane.woken_by is not None:
                 self._pass_on(lane, None, now)
@@ -170,8 +170,9 @@ class Policy:
 
     def overflow(self, ticket: Ticket) -> QueueLimit | None:
         """Say which limit the ticket, already pushed, stands beyond."""
-        if self.limit is not None and len(self) > self.limit:
-            return QueueLimit(self.name, len(self) - 1, self.limit)
+        limit = self._limit
+        if limit is not None and len(self) > limit:
+            return QueueLimit(self.name, len(self) - 1, limit)
         return None
 
     def explain(self, ticket: Ticket, now: float) -> str | None:

@@ -56,6 +56,7 @@ class Evicted(NamedTuple):
 
 
 NEW, WAITING, RUNNING, DONE, REFUSED, EXPIRED, EVICTED, WITHDRAWN = State
+UNSET = -inf  # an `arrived_at` for the gate to fill in
 
 
 class Bare:
@@ -151,7 +152,7 @@ class Ticket(Bare):
         labels: Mapping[str, str] | None = None,
         wait_until: float = inf,
         hold_until: float = inf,
-        arrived_at: float = -inf,
+        arrived_at: float = UNSET,
         can_preempt: bool = False,
         evictable: bool = False,
         evictions: int = 0,
@@ -172,7 +173,7 @@ class Ticket(Bare):
         self.can_preempt = can_preempt
         self.evictable = evictable
         self.evictions = evictions
-        self.arrived_at = arrived_at  # -inf: the gate fills it in at offer
+        self.arrived_at = arrived_at
         self.state = NEW
         self.reason = None
         self.seq = 0

@@ -113,16 +113,16 @@ class Classes(Policy):
             f"there is no class {name!r}; known: {[level.name for level in self.levels]}"
         )
 
-    def _checked(self, rank: int) -> int:
-        if not 0 <= rank <= self._top:
-            raise ConfigError(f"rank must be 0..{self._top} (a class); got {rank!r}")
-        return rank
+    def _unknown(self, rank: int) -> ConfigError:
+        return ConfigError(f"rank must be 0..{self._top} (a class); got {rank!r}")
 
     def skips(self, ticket: Ticket) -> bool:
         return 0 <= ticket.rank <= self._top and self._queues[ticket.rank].skips(ticket)
 
     def push(self, ticket: Ticket, now: float) -> None:
-        rank = self._checked(ticket.rank)
+        rank = ticket.rank
+        if not 0 <= rank <= self._top:
+            raise self._unknown(rank)
         level = self.levels[rank]
         self._queues[rank].push(ticket, now)
         self._sizes[rank] += 1
@@ -225,7 +225,9 @@ class Classes(Policy):
         self._size -= 1
 
     def charge(self, ticket: Ticket, amount: float, now: float) -> None:
-        queue = self._queues[self._checked(ticket.rank)]
+        if not 0 <= ticket.rank <= self._top:
+            raise self._unknown(ticket.rank)
+        queue = self._queues[ticket.rank]
         if amount > 0:
             self._since += 1
             self._last_dispatch = now

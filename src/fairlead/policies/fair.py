@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.core.capacity import STOP
 from fairlead.core.policy import Policy
+from fairlead.policies.aging import Aging
 from fairlead.policies.fifo import FIFO
 from fairlead.policies.flow import FRESH, Flow, checked_weight, queue_factory
 
@@ -82,7 +83,7 @@ class FairQueue(Policy):
             self._weights = {key: checked_weight(key, weight) for key, weight in weights.items()}
         self._default_weight = checked_weight("default_weight", default_weight)
         self._inside = queue_factory(inside)
-        self._never_withholds = inside is FIFO  # by far the most usual: not worth asking
+        self._plain = inside in (FIFO, Aging)  # by far the most usual: withhold and charge nothing
         self.name = name
         self.limit = limit
         self._flows: dict[Hashable, Flow] = {}
@@ -98,6 +99,8 @@ class FairQueue(Policy):
         self._fresh = FRESH
         self._turn = 0
         self._timed: dict[Flow, float] = {}  # when to ask, though no scope has opened
+        # Key and cost of a ticket that started past an empty queue; while it is set, there are no flows.
+        self._past: tuple[Hashable, float] | None = None
         self._refused: list[Hashable] = []
         self._stopped = False
         self._admit: Admit | None = None
@@ -105,6 +108,7 @@ class FairQueue(Policy):
 
     def set_weight(self, key: Hashable, weight: float) -> None:
         """Change a weight; it counts from the next dispatch on."""
+        self._recall()
         self._weights[key] = weight = checked_weight(key, weight)
         flow = self._flows.get(key)
         if flow is not None:
@@ -125,9 +129,11 @@ class FairQueue(Policy):
         self._weights = checked
 
     def skips(self, ticket: Ticket) -> bool:
-        return self._never_withholds or self._flow(self._key(ticket)).queue.skips(ticket)
+        return self._plain or self._flow(self._key(ticket)).queue.skips(ticket)
 
     def push(self, ticket: Ticket, now: float) -> None:
+        if self._past is not None:
+            self._recall()
         flow = self._flow(self._key(ticket))
         flow.queue.push(ticket, now)
         self._size += 1
@@ -319,10 +325,25 @@ class FairQueue(Policy):
         if not self._size:
             if amount <= 0:
                 return
-            self._start_afresh()  # there was room and nobody waited: the fluid ideal had finished
+            if self._past is None:
+                self._start_afresh()  # there was room and nobody waited: the fluid ideal had finished
+            if self._plain:
+                key = self._key(ticket)
+                hash(key)  # what is wrong with it is said now
+                self._past = (key, amount)
+                return
         flow = self._flow(self._key(ticket))
         if flow.queue.charges:
             flow.queue.charge(ticket, amount, now)
+        self._account(flow, amount)
+
+    def _recall(self) -> None:
+        """Account for the last of the tickets started past an empty queue: each has made those before it void."""
+        if self._past is not None:
+            (key, amount), self._past = self._past, None
+            self._account(self._flow(key), amount)
+
+    def _account(self, flow: Flow, amount: float) -> None:
         if flow.entry is None and flow.start < self._clock:
             flow.start = self._clock
         if amount < 0:

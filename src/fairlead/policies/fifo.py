@@ -26,23 +26,22 @@ class Queue(Policy):
             return
         ticket.place = lane
         lane.entries.append(ticket)
-        lane.live += 1
         self._size += 1
 
     def pick(self, admit: Admit, now: float) -> Ticket | None:
         lane = self._ready.best(now)
         if lane is None or lane.scoped:
             return super().pick(admit, now)
-        ticket: Ticket = lane.entries[0]
+        entries = lane.entries
+        ticket: Ticket = entries[0]
         if ticket.place is not lane:
             ticket = lane.head()
         if admit(ticket) is not None:
             return None  # what refuses a ticket without scopes refuses all that follow
-        lane.entries.popleft()
-        lane.live -= 1
+        entries.popleft()
         ticket.place = None
         self._size -= 1
-        if not lane.live:
+        if len(entries) == lane.dead:
             self._drop(lane)
         return ticket
 
