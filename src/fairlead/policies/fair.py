@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 class FairQueue(Policy):
     """Share by weight between the values of `by`, an attribute of the ticket or a function.
 
-    Weights are a mapping, or a function of the value, asked when a flow of that value appears.
+    Weights are a mapping, or a function of the value, asked when a flow of that value appears.  A function given as
+    `inside` may have an attribute `withholds`: False promises that a lone ticket in its queues may always go.
 
     >>> by_tenant = FairQueue("tenant", weights={"gold": 3, "free": 1})
     >>> nested = FairQueue("workload", inside=lambda workload: FairQueue("tenant"))
@@ -83,7 +84,8 @@ class FairQueue(Policy):
             self._weights = {key: checked_weight(key, weight) for key, weight in weights.items()}
         self._default_weight = checked_weight("default_weight", default_weight)
         self._inside = queue_factory(inside)
-        self._plain = inside in (FIFO, Aging)  # by far the most usual: withhold and charge nothing
+        # Where nothing inside ever withholds, nobody need be asked while nobody waits.
+        self._never_withholds = inside in (FIFO, Aging) or not getattr(inside, "withholds", True)
         self.name = name
         self.limit = limit
         self._flows: dict[Hashable, Flow] = {}
@@ -99,8 +101,8 @@ class FairQueue(Policy):
         self._fresh = FRESH
         self._turn = 0
         self._timed: dict[Flow, float] = {}  # when to ask, though no scope has opened
-        # Key and cost of a ticket that started past an empty queue; while it is set, there are no flows.
-        self._past: tuple[Hashable, float] | None = None
+        # A ticket that started past an empty queue, and its charge; while it is set, there are no flows.
+        self._past: tuple[Ticket, float, float] | None = None
         self._refused: list[Hashable] = []
         self._stopped = False
         self._admit: Admit | None = None
@@ -129,7 +131,7 @@ class FairQueue(Policy):
         self._weights = checked
 
     def skips(self, ticket: Ticket) -> bool:
-        return self._plain or self._flow(self._key(ticket)).queue.skips(ticket)
+        return self._never_withholds or self._flow(self._key(ticket)).queue.skips(ticket)
 
     def push(self, ticket: Ticket, now: float) -> None:
         if self._past is not None:
@@ -327,23 +329,22 @@ class FairQueue(Policy):
                 return
             if self._past is None:
                 self._start_afresh()  # there was room and nobody waited: the fluid ideal had finished
-            if self._plain:
-                key = self._key(ticket)
-                hash(key)  # what is wrong with it is said now
-                self._past = (key, amount)
+            if self._never_withholds:
+                hash(self._key(ticket))  # what is wrong with it is said now
+                self._past = (ticket, amount, now)
                 return
-        flow = self._flow(self._key(ticket))
-        if flow.queue.charges:
-            flow.queue.charge(ticket, amount, now)
-        self._account(flow, amount)
+        self._account(ticket, amount, now)
 
     def _recall(self) -> None:
         """Account for the last of the tickets started past an empty queue: each has made those before it void."""
         if self._past is not None:
-            (key, amount), self._past = self._past, None
-            self._account(self._flow(key), amount)
+            past, self._past = self._past, None
+            self._account(*past)
 
-    def _account(self, flow: Flow, amount: float) -> None:
+    def _account(self, ticket: Ticket, amount: float, now: float) -> None:
+        flow = self._flow(self._key(ticket))
+        if flow.queue.charges:
+            flow.queue.charge(ticket, amount, now)
         if flow.entry is None and flow.start < self._clock:
             flow.start = self._clock
         if amount < 0:

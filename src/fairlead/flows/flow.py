@@ -1,0 +1,116 @@
+"""One flow: a ticket that asks for tokens at a control point, and what became of it."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal
+
+from fairlead.core.ticket import EXPIRED, NEW, REFUSED, LeanTicket, Outcome, QueueLimit
+from fairlead.errors import NeverFits, QueueFull, Refused, WaitedTooLong
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fairlead.core.ticket import Evicted
+    from fairlead.flows.point import Point
+
+    Status = Literal["ok", "error"]
+
+NO_LABELS: Mapping[str, str] = {}
+
+
+class Flow(LeanTicket):
+    """What `flow()` and `start_flow()` give: whether to run, and if not, why and for how long not.
+
+    Most attributes have one value for most flows, so they stand here and not in each flow.
+    """
+
+    # The core's
+    state = NEW
+    arrived_at = -inf
+    wait_until = hold_until = started_at = inf
+    seq = 0
+    scopes = ()
+    place = work = None
+    promoted = committed = can_preempt = evictable = False
+    priority = 50
+    rank = 1
+    cost = 1.0
+    tenant = ""
+    user = ""
+    reason: QueueLimit | Evicted | str | None = None
+    # The door's
+    point: Point | None = None
+    timeout: float | None = None
+    weight = 1.0
+    ignored: tuple[str, ...] = ()
+    accepted = False
+    ended = False
+    retry_after: float | None = None
+    queued_ahead = -1.0  # tokens that waited when it came; -1 if it did not wait
+    admitted_before = 0.0
+
+    def __init__(self, control_point: str, labels: Mapping[str, str] | None = None) -> None:
+        self.control_point = control_point
+        self.labels = NO_LABELS if labels is None else labels
+
+    def should_run(self) -> bool:
+        """Tell whether the work may be done."""
+        return self.accepted
+
+    @property
+    def tokens(self) -> float:
+        """What it was charged."""
+        return self.cost
+
+    @property
+    def reject_reason(self) -> str | None:
+        """Why it was refused, in a word: `queue_full`, `timeout`, `never_fits` or `cancelled`."""
+        if self.accepted or self.state is NEW:
+            return None
+        if self.state is REFUSED:
+            return "queue_full" if isinstance(self.reason, QueueLimit) else "never_fits"
+        return "timeout" if self.state is EXPIRED else "cancelled"
+
+    @property
+    def message(self) -> str | None:
+        """Why it was refused, in a sentence."""
+        why = self.reject_reason
+        if why is None:
+            return None
+        again = "" if self.retry_after is None else f"; retry in {self.retry_after:.3g} s"
+        if isinstance(self.reason, QueueLimit):
+            said = f"{self.reason.waiting} flows wait already, the limit is {self.reason.limit}"
+        elif why == "timeout":
+            said = "no tokens came free in the time it would wait"
+        else:
+            said = str(self.reason or why)
+        return f"{self.control_point}: {said}{again}"
+
+    def refusal(self) -> Refused:
+        """Make the error to raise for a flow that was refused."""
+        carried = {"ticket": self, "retry_after": self.retry_after}
+        if isinstance(self.reason, QueueLimit):
+            return QueueFull(self.control_point, self.reason.waiting, self.reason.limit, **carried)
+        kinds = {"timeout": WaitedTooLong, "never_fits": NeverFits}
+        kind = kinds.get(self.reject_reason or "", Refused)
+        return kind(self.message or "refused", **carried)  # type: ignore[arg-type]
+
+    def rejected(self, on_reject: Callable[[], Any] | None) -> Any:
+        """Answer for a flow that was refused, or raise the refusal."""
+        if on_reject is None:
+            raise self.refusal()
+        return on_reject()
+
+    def end(self, status: Status = "ok", tokens: float | None = None) -> bool:
+        """Say that the work is done, and what it really cost, if that differs from what was charged.
+
+        A second end, one of a flow that was refused, and one that comes after its tokens were given to others are
+        harmless: they return False and free nothing.
+        """
+        if self.ended or not self.accepted:
+            return False
+        self.ended = True
+        if self.point is None:
+            return True
+        return self.point.end(self, Outcome.FAILED if status == "error" else Outcome.OK, tokens)

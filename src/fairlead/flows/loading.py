@@ -1,0 +1,82 @@
+"""The configuration of flows, from a file or a mapping to settings, with everything that is wrong said at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from fairlead.config import shown
+from fairlead.documents.advice import Adviser
+from fairlead.documents.reading import (
+    Problem,
+    content_of,
+    digest_of,
+    lines_of,
+    tree_of_mapping,
+    tree_of_yaml,
+    written,
+)
+from fairlead.flows.settings import Settings
+
+ADVISER = Adviser(Settings, secret={"redis"})  # its URL may hold a password
+
+
+class Loaded(NamedTuple):
+    """Settings, where they came from, and what was wrong; `digest` identifies a file's content."""
+
+    settings: Settings
+    problems: tuple[Problem, ...]
+    source: str
+    warnings: tuple[str, ...] = ()
+    digest: str = ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Each problem on a line, with line and column."""
+        return lines_of(self.problems, self.source)
+
+
+def load(config: str | os.PathLike[str] | Mapping[str, Any] | Settings | None) -> Loaded:
+    """Read a configuration: a path, a mapping, settings, or None for no limits at all.
+
+    >>> load({"control_points": {"a": {"quota": {"bucket_capacity": 1, "fill_amount": 1}}}}).lines
+    ('configuration control_points.a.quota.interval: is required',)
+    """
+    if config is None:
+        return Loaded(Settings(), (), "defaults")
+    if isinstance(config, Settings):
+        return Loaded(config, (), "settings")
+    if isinstance(config, Mapping):
+        return _loaded(*tree_of_mapping(config), "configuration")
+    if isinstance(config, str | os.PathLike):
+        source = os.fsdecode(config)
+        return load_content(content_of(source), source)
+    problem = Problem(0, 0, "", f"must be a path, a mapping or Settings; got {shown(config)}")
+    return Loaded(Settings(), (problem,), "configuration")
+
+
+def load_content(content: bytes | Problem, source: str) -> Loaded:
+    """Read what a file held, or what `content_of` said of it."""
+    if isinstance(content, Problem):
+        return Loaded(Settings(), (content,), source, digest=digest_of(content))
+    return _loaded(*tree_of_yaml(content), source)._replace(digest=digest_of(content))
+
+
+def _loaded(tree: Any, problems: list[Problem], source: str) -> Loaded:
+    if tree is None or tree.value is None:  # unreadable, or an empty document
+        return Loaded(Settings(), tuple(problems), source)
+    settings = Settings()
+    try:
+        settings = Settings.model_validate(tree.plain())
+    except ValidationError as error:
+        for one in error.errors(include_url=False):
+            path = tuple(part for part in one["loc"] if part != "[key]")
+            at, found = tree.find(path)
+            where = path if one["type"] == "missing" else found
+            problems.append(Problem(*at, written(where), ADVISER.advice(one, where)))
+    if problems:
+        settings = Settings()
+    return Loaded(settings, tuple(sorted(problems)), source)

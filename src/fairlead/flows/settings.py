@@ -1,0 +1,187 @@
+"""What the configuration of flows may say; these names are public, and defaults are those of Aperture unless said.
+
+Every model refuses keys it does not know.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator
+
+from fairlead.documents.values import Duration, DurationOrZero, Flag, Model
+
+MOST_TOKENS = 1e15
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Tokens = Annotated[float, Field(ge=0, le=MOST_TOKENS, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, le=MOST_TOKENS, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Status = Annotated[int, Field(strict=True, ge=400, le=599)]
+LossPolicy = Literal["local", "closed", "open"]
+
+
+def _pattern(text: str) -> str:
+    if len(text) > 1000:
+        raise ValueError("must be at most 1000 characters")
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"must be a regular expression: {error}") from None
+    return text
+
+
+Pattern = Annotated[str, AfterValidator(_pattern)]
+
+
+class Matcher(Model):
+    """A test on labels: the AND of what is given."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    match_labels: dict[str, str] = {}
+    in_: dict[str, list[str]] = Field({}, alias="in")
+    not_in: dict[str, list[str]] = {}
+    exists: list[str] = []
+    regex: dict[str, Pattern] = {}
+    all: list[Matcher] | None = None
+    any: list[Matcher] | None = None
+    not_: Matcher | None = Field(None, alias="not")
+
+
+class Workload(Matcher):
+    """A class of flows: which, and what they get; the first that matches counts."""
+
+    name: Name | None = None
+    priority: Tokens = 1.0
+    tokens: Tokens = 1.0
+    queue_timeout: DurationOrZero | None = None
+
+
+class DefaultWorkload(Model):
+    """What flows get that no workload matches."""
+
+    priority: Tokens = 1.0
+    tokens: Tokens = 1.0
+    queue_timeout: DurationOrZero | None = None
+
+
+class TenantCeiling(Model):
+    """How much a tenant may claim by its labels."""
+
+    max_priority: Positive
+
+
+class Scheduler(Model):
+    """Who goes first when tokens are short."""
+
+    workloads: list[Workload] = []
+    default_workload: DefaultWorkload = DefaultWorkload()
+    workload_label_key: Name | None = None
+    priority_label_key: Name | None = None
+    tokens_label_key: Name | None = None
+    fairness_label_key: Name | None = None
+    tenant_label_key: Name | None = None
+    tenants: dict[str, TenantCeiling] = {}
+    default_max_priority: Positive | None = None
+    decision_deadline_margin: DurationOrZero = 0.01
+    max_queue: Annotated[int, Field(strict=True, ge=0, le=10_000_000)] = 100_000
+    denied_response_status_code: Status = 503
+    workload_latency_based_tokens: Flag = False
+
+    @field_validator("workloads")
+    @classmethod
+    def _distinct(cls, given: list[Workload]) -> list[Workload]:
+        seen: set[str] = {"default"}
+        for index, workload in enumerate(given):
+            name = workload.name or str(index)
+            if name in seen:
+                raise ValueError(f"each workload needs a name of its own; {name!r} is taken")
+            seen.add(name)
+        return given
+
+
+class Quota(Model):
+    """Tokens per time."""
+
+    bucket_capacity: Positive
+    fill_amount: Positive
+    interval: Duration
+    continuous_fill: Flag = True
+    delay_initial_fill: Flag = False
+    limit_by_label_key: Name | None = None
+    max_idle_time: DurationOrZero = 7200.0
+    on_redis_loss: LossPolicy = "local"
+
+
+class Concurrency(Model):
+    """Tokens in flight: a number, or a limit that learns."""
+
+    max_concurrency: Positive | Literal["vegas", "gradient2"]
+    max_inflight_duration: Duration = 60.0
+    limit_by_label_key: Name | None = None
+    max_idle_time: DurationOrZero = 7200.0
+    on_redis_loss: LossPolicy = "local"
+
+
+class Gradient(Model):
+    """How strongly AIMD answers: (signal / setpoint) to the power of slope, within bounds."""
+
+    slope: Finite = -1.0
+    min_gradient: Finite = 0.1
+    max_gradient: Finite = 1.0
+
+
+class Threshold(Model):
+    """One end of the range a range-driven controller works in."""
+
+    signal_value: Finite
+    load_multiplier: Annotated[float, Field(ge=0, le=1)]
+
+
+class Pid(Model):
+    """The gains of a PID controller."""
+
+    kp: Finite = 1.0
+    ki: Finite = 0.0
+    kd: Finite = 0.0
+
+
+class Load(Model):
+    """A share of the recent load, moved by a controller on a signal."""
+
+    controller: Literal["aimd", "aiad", "range", "pid"] = "aimd"
+    signal: Name = "latency_p95"
+    setpoint: Annotated[Any, Field(description="a number, a duration, or learned")] = "learned"
+    period: Duration = 10.0
+    gradient: Gradient = Gradient()
+    max_load_multiplier: Positive = 2.0
+    min_load_multiplier: Tokens = 0.0
+    load_multiplier_linear_increment: Tokens = 0.025
+    load_multiplier_linear_decrement: Tokens = 0.05
+    overload_condition: Literal["gt", "lt", "gte", "lte"] = "gt"
+    low_throttle_threshold: Threshold | None = None
+    high_throttle_threshold: Threshold | None = None
+    degree: Positive = 1.0
+    pid: Pid = Pid()
+    confirmation: Name | None = None
+    confirmation_above: Finite | None = None
+    dry_run: Flag = False
+
+
+class ControlPoint(Model):
+    """What limits one place in the code, and who goes first there."""
+
+    quota: Quota | None = None
+    concurrency: Concurrency | None = None
+    load: Load | None = None
+    scheduler: Scheduler = Scheduler()
+
+
+class Settings(Model):
+    """A whole configuration."""
+
+    redis: (
+        Annotated[str, StringConstraints(pattern=r"^(redis|rediss|valkey|valkeys|unix)://")] | None
+    ) = None
+    control_points: dict[Name, ControlPoint] = {}

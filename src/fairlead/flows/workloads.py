@@ -1,0 +1,120 @@
+"""What one flow is worth: its workload, priority, tokens, user and timeout, read from its labels.
+
+Tokens by precedence: label, estimate, workload, 1.  Priority: label, workload; clamped to the tenant's ceiling.  A
+label that cannot be used (negative, NaN, text, tokens 0) changes nothing, is counted, and is said in the decision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections import Counter
+from math import isfinite
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlead.flows.matchers import compiled
+from fairlead.flows.settings import MOST_TOKENS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fairlead.flows.settings import Scheduler
+
+    Labels = Mapping[str, str]
+
+LONGEST_KEY = 128  # characters of a user, tenant or limit key; longer ones go by their hash
+
+
+class Parameters(NamedTuple):
+    """What a flow asks with."""
+
+    workload: str
+    priority: float
+    tokens: float
+    user: str
+    tenant: str
+    queue_timeout: float | None
+    ignored: tuple[str, ...] = ()  # labels that could not be used
+
+
+class Resolver:
+    """Reads parameters from labels, by settings that were compiled once."""
+
+    def __init__(self, settings: Scheduler) -> None:
+        self._settings = settings
+        default = settings.default_workload
+        self._default = ("default", default.priority, default.tokens or 1.0, default.queue_timeout)
+        self._workloads = [
+            (
+                compiled(one),
+                (one.name or str(index), one.priority, one.tokens or 1.0, one.queue_timeout),
+            )
+            for index, one in enumerate(settings.workloads)
+        ]
+        self._ceilings = {name: one.max_priority for name, one in settings.tenants.items()}
+        self.bad_labels: Counter[str] = Counter()
+        self.missing_labels: Counter[str] = Counter()
+        self.estimate: Callable[[str], float | None] | None = None  # tokens by workload, learned
+
+    def parameters(self, labels: Labels) -> Parameters:
+        """Read the parameters of one flow."""
+        said = self._settings
+        name, priority, tokens, timeout = self._default
+        for test, found in self._workloads:
+            if test(labels):
+                name, priority, tokens, timeout = found
+                break
+        ignored: list[str] = []
+        if said.workload_label_key is not None:
+            name = self._text(labels, said.workload_label_key) or name
+        if self.estimate is not None:
+            tokens = self.estimate(name) or tokens
+        if said.tokens_label_key is not None:
+            tokens = self._number(labels, said.tokens_label_key, tokens, ignored, zero=False)
+        if said.priority_label_key is not None:
+            priority = self._number(labels, said.priority_label_key, priority, ignored, zero=True)
+        user = tenant = ""
+        if said.fairness_label_key is not None:
+            user = self._text(labels, said.fairness_label_key)
+        if said.tenant_label_key is not None:
+            tenant = self._text(labels, said.tenant_label_key)
+            ceiling = self._ceilings.get(tenant, said.default_max_priority)
+            if ceiling is not None and priority > ceiling:
+                priority = ceiling
+        return Parameters(name, priority, tokens, user, tenant, timeout, tuple(ignored))
+
+    def _text(self, labels: Labels, key: str) -> str:
+        value = labels.get(key)
+        if value is None:
+            self.missing_labels[key] += 1
+            return ""
+        return canonical(value)
+
+    def _number(
+        self, labels: Labels, key: str, otherwise: float, ignored: list[str], *, zero: bool
+    ) -> float:
+        text = labels.get(key)
+        if text is None:
+            return otherwise
+        try:
+            value = float(text) if len(text) <= 64 else -1.0
+        except (TypeError, ValueError):
+            value = -1.0
+        if isfinite(value) and value <= MOST_TOKENS and (value > 0 or (zero and value == 0)):
+            return value
+        self.bad_labels[key] += 1
+        ignored.append(key)
+        return otherwise
+
+
+def canonical(value: str) -> str:
+    """Make a key of a label's value: equal text, equal key, of bounded length.
+
+    >>> canonical("u1"), canonical("caf\\u0065\\u0301") == canonical("caf\\u00e9"), len(canonical("x" * 10_000))
+    ('u1', True, 71)
+    """
+    if not value.isascii():
+        value = unicodedata.normalize("NFC", value)
+    if len(value) > LONGEST_KEY:
+        return "sha256:" + hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+    return value
