@@ -11,12 +11,16 @@ from fairlead.core.ticket import RUNNING, WAITING, Outcome
 from fairlead.errors import Misuse
 from fairlead.flows.flow import Flow
 from fairlead.flows.points import Points
+from fairlead.flows.scheduler import TICK
 from fairlead.runtime import ThreadGate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from fairlead.flows.flow import Status
+    from fairlead.flows.point import Point
     from fairlead.flows.scheduler import Labels
+    from fairlead.flows.settings import Settings
 
 
 class BlockingFlow(Flow):
@@ -24,35 +28,55 @@ class BlockingFlow(Flow):
 
     _told: threading.Event | None = None
 
+    def __init__(
+        self, scheduler: SyncFlowScheduler, control_point: str, labels: Mapping[str, str] | None
+    ) -> None:
+        super().__init__(control_point, labels)
+        self.scheduler = scheduler
+
     def __enter__(self) -> Self:
         """Ask for tokens, and wait for them as long as it may."""
         point = self.point
-        if point is None:  # nothing limits it
-            self.accepted = True
-            return self
-        runtime = point.runtime
-        runtime.enter("flow")
-        with runtime.lock:
-            point.prepare(self, runtime.now())
-            runtime.offer(self)
-            if self.state is not WAITING:
+        self.accepted = point is None  # nothing limits it
+        while point is not None:
+            runtime = point.runtime
+            runtime.enter("flow")
+            with runtime.lock:
+                point.prepare(self, runtime.now())
+                runtime.offer(self)
+                if self.state is not WAITING:
+                    point.answered(self, runtime.now())
+                    break
+                point.waits(self)
+                self._told = threading.Event()
+            self._wait(point, self._told)
+            if self.moved:
+                point = self.scheduler.points.get(self.control_point)
+                self.move(point)
+                continue
+            with runtime.lock:
                 point.answered(self, runtime.now())
-                return self
-            point.waits(self)
-            told = self._told = threading.Event()
+            break
+        return self
+
+    def _wait(self, point: Point, told: threading.Event) -> None:
         try:
             told.wait()  # the gate's timer tells it when its time is up
         except BaseException:  # a signal's handler raised in this thread
-            with runtime.lock:
+            with point.runtime.lock:
                 if self.state is WAITING:
-                    runtime.withdraw([self])
-                elif self.state is RUNNING:
-                    runtime.finish(self, Outcome.LOST)
+                    point.runtime.withdraw([self])
+                elif self.state is RUNNING:  # granted, but nobody is there to use it
+                    point.runtime.finish(self, Outcome.LOST)
                 point.left(self)
             raise
-        with runtime.lock:
-            point.answered(self, runtime.now())
-        return self
+
+    def end(self, status: Status = "ok", tokens: float | None = None) -> bool:
+        """Say that the work is done; see `Flow.end`."""
+        if self.point is None:
+            return super().end(status, tokens)
+        with self.point.runtime.lock:
+            return super().end(status, tokens)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.end("ok" if kind is None else "error")
@@ -74,6 +98,37 @@ class SyncFlowScheduler(Points):
 
     runtime_of = ThreadGate
 
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._ticker: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._starting = threading.Lock()
+
+    def _start_ticking(self) -> None:
+        """Look after the points once a second, in a thread of their own, from the first flow on."""
+        with self._starting:
+            if self._ticker is None and not self._closed.is_set():
+                self._ticker = threading.Thread(
+                    target=self._keep_ticking, name="fairlead-flows", daemon=True
+                )
+                self._ticker.start()
+
+    def _keep_ticking(self) -> None:
+        while not self._closed.wait(TICK):
+            self.tick()
+
+    def tick(self) -> None:
+        """Do what is due now and then at each point."""
+        for point in list(self.points.values()):
+            with point.runtime.lock:
+                point.tick(self.now())
+
+    def close(self) -> None:
+        """Stop looking after the points; flows go on being decided."""
+        self._closed.set()
+        if self._ticker is not None:
+            self._ticker.join()
+
     def flow(
         self,
         control_point: str,
@@ -81,8 +136,10 @@ class SyncFlowScheduler(Points):
         timeout: float | None = None,
     ) -> BlockingFlow:
         """Make a flow, to be entered with `with`; without a timeout it waits as long as its workload lets it."""
-        flow = BlockingFlow(control_point, labels)
+        flow = BlockingFlow(self, control_point, labels)
         self.place(flow, timeout)
+        if self._ticker is None:
+            self._start_ticking()
         return flow
 
     def start_flow(

@@ -42,10 +42,11 @@ class Flow(LeanTicket):
     # The door's
     point: Point | None = None
     timeout: float | None = None
-    weight = 1.0
+    workload: Any = ("default", 1.0)  # its name and its priority
     ignored: tuple[str, ...] = ()
     accepted = False
     ended = False
+    moved = False  # its control point was replaced while it waited
     retry_after: float | None = None
     queued_ahead = -1.0  # tokens that waited when it came; -1 if it did not wait
     admitted_before = 0.0
@@ -95,6 +96,16 @@ class Flow(LeanTicket):
         kinds = {"timeout": WaitedTooLong, "never_fits": NeverFits}
         kind = kinds.get(self.reject_reason or "", Refused)
         return kind(self.message or "refused", **carried)  # type: ignore[arg-type]
+
+    def move(self, point: Point | None) -> None:
+        """Ask again at another control point, as a new ticket with the old time of arrival."""
+        self.moved = False
+        self.state = NEW
+        self.scopes = ()
+        self.place = None
+        self.queued_ahead = -1.0
+        self.point = point
+        self.accepted = point is None
 
     def rejected(self, on_reject: Callable[[], Any] | None) -> Any:
         """Answer for a flow that was refused, or raise the refusal."""

@@ -9,24 +9,23 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from fairlead.capacities import Both, InFlight, TokenBucket, Unlimited
-from fairlead.core import Gate
+from fairlead.core import Change, Gate
 from fairlead.core.capacity import NEVER
 from fairlead.core.ticket import EXPIRED, REFUSED, RUNNING, Outcome
-from fairlead.flows.counts import Counts
-from fairlead.flows.workloads import Resolver, canonical
+from fairlead.flows.counts import MOST_WORKLOADS, Counts
+from fairlead.flows.parts import CONCURRENCY, Parts
+from fairlead.flows.window import WindowMean
+from fairlead.flows.workloads import Resolver
 from fairlead.policies import FIFO, Classes, FairQueue, Level
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from fairlead.core.capacity import Capacity
     from fairlead.core.policy import Policy
-    from fairlead.core.ticket import Ticket
     from fairlead.flows.flow import Flow
     from fairlead.flows.settings import ControlPoint, Scheduler
+    from fairlead.flows.signals import PostedSignals
 
-QUOTA, CONCURRENCY, LOAD = "quota", "concurrency", "load"
 LONGEST_UNENDED = (
     3600.0  # seconds after which a flow that nobody ended is forgotten, where nothing else says so
 )
@@ -53,12 +52,22 @@ def policy_of(settings: Scheduler) -> Policy:
         )
 
     inside = tenants if settings.tenant_label_key else workloads
-    zero = settings.priority_label_key is not None or any(
-        one.priority == 0 for one in (*settings.workloads, settings.default_workload)
-    )
+    zero = _has_zero(settings)
     policy = Classes(Level("idle", inside), Level("weighted", inside)) if zero else inside()
     policy.limit = settings.max_queue
     return policy
+
+
+def _order(settings: Scheduler) -> object:
+    """What cannot be changed in a policy while somebody waits in it."""
+    fair, tenants = settings.fairness_label_key, settings.tenant_label_key
+    return bool(fair), bool(tenants), tenants and settings.tenants, _has_zero(settings)
+
+
+def _has_zero(settings: Scheduler) -> bool:
+    return settings.priority_label_key is not None or any(
+        one.priority == 0 for one in (*settings.workloads, settings.default_workload)
+    )
 
 
 def _nested(make: Callable[[], Policy]) -> Callable[[Hashable], Policy]:
@@ -73,27 +82,20 @@ def _priority(key: Any) -> float:
     return float(key[1]) or 1.0  # of those with priority 0 none is more important
 
 
-def keyed(label: str) -> Callable[[Ticket], Hashable]:
-    """Tell a limit's key by a label; a flow without the label is not limited."""
-
-    def key(ticket: Ticket) -> Hashable:
-        value = ticket.labels.get(label) if ticket.labels else None
-        return None if value is None else canonical(value)
-
-    return key
-
-
 class Point:
     """A control point at work."""
 
     def __init__(
-        self, name: str, settings: ControlPoint, runtime_of: Callable[[Gate], Any], parts: Parts
+        self,
+        name: str,
+        settings: ControlPoint,
+        runtime_of: Callable[[Gate], Any],
+        posted: PostedSignals,
     ) -> None:
         self.name = name
-        self.settings = settings
-        self.resolver = Resolver(settings.scheduler)
-        self.parts = parts
-        self.capacity = parts.capacity()
+        self.parts = Parts(settings, posted, lambda: self.gate.waiting)
+        self.capacity = self.parts.capacity()
+        self.load, self.learner = self.parts.load, self.parts.learner
         self.policy = policy_of(settings.scheduler)
         self.gate = Gate(self.policy, self.capacity)
         self.runtime = runtime_of(self.gate)
@@ -101,8 +103,43 @@ class Point:
         self.queued = 0.0  # tokens that wait
         self.admitted = 0.0  # tokens ever admitted
         self.finished: deque[tuple[float, float]] = deque(maxlen=64)  # when, and how many tokens
-        self._margin = settings.scheduler.decision_deadline_margin
         self._zero = isinstance(self.policy, Classes)
+        self._costs: dict[str, WindowMean] | None = None  # how long the work of each workload takes
+        self._follow(settings)
+
+    def _follow(self, settings: ControlPoint) -> None:
+        self.settings = settings
+        scheduler = settings.scheduler
+        self.resolver = Resolver(scheduler)
+        self._margin = scheduler.decision_deadline_margin
+        if scheduler.workload_latency_based_tokens:
+            self._costs = self._costs or {}
+            self.resolver.estimate = self._estimate
+
+    def _estimate(self, workload: str) -> float | None:
+        mean = self._costs.get(workload) if self._costs is not None else None
+        read = None if mean is None else mean.read(self.gate.now)
+        return None if read is None else read * 1000.0  # a token is a millisecond of work
+
+    def retune(self, settings: ControlPoint, now: float) -> bool:
+        """Follow other settings with everybody who waits; False if they are too different for that."""
+        if _order(settings.scheduler) != _order(self.settings.scheduler):
+            return False
+        changes = self.parts.retuned(settings, now)
+        if changes is None:
+            return False
+        for change in changes:
+            self.runtime.adjust(change)
+        self.policy.limit = settings.scheduler.max_queue
+        self._follow(settings)
+        return True
+
+    def tick(self, now: float) -> None:
+        """Do what is due now and then: step the controller, forget what nobody ends."""
+        if self.load is not None:
+            for change in self.load.step(now):
+                self.runtime.adjust(change)
+        self.forget_unended(now)
 
     # Asking
 
@@ -111,12 +148,14 @@ class Point:
         said = self.resolver.parameters(flow.labels)
         flow.point = self
         flow.cost = said.tokens
-        flow.workload = (said.workload, said.priority)
-        flow.user = said.user
-        flow.tenant = said.tenant
+        flow.workload = said.workload
+        if said.user:
+            flow.user = said.user
+        if said.tenant:
+            flow.tenant = said.tenant
         if said.ignored:
             flow.ignored = said.ignored
-        if self._zero and said.priority == 0:
+        if self._zero and said.workload[1] == 0:
             flow.rank = 0
         timeout = flow.timeout
         if timeout is not None:
@@ -125,9 +164,9 @@ class Point:
             timeout = said.queue_timeout if timeout is None else min(timeout, said.queue_timeout)
         if timeout is not None:
             flow.wait_until = now + timeout
-        self.counts.incoming(said.workload, said.tokens)
-        if self.parts.load is not None:
-            self.parts.load.arrived(said.tokens, now)
+        if self.load is not None:
+            for change in self.load.arrived(said.tokens, now):
+                self.runtime.adjust(change)
 
     def waits(self, flow: Flow) -> None:
         """Note that a flow has to wait."""
@@ -144,11 +183,11 @@ class Point:
             self.counts.accepted(flow)
             if flow.queued_ahead >= 0:
                 bump = flow.queued_ahead - (self.admitted - flow.cost - flow.admitted_before)
-                self.counts.ordered(flow, bump)
-            return
-        self.counts.rejected(flow)
-        if self.parts.load is not None:
-            self.parts.load.refused(flow.cost, now)
+                self.counts.waited(flow, bump)
+        else:
+            self.counts.rejected(flow)
+        if self.load is not None:
+            self.load.throttle.answered(flow.cost, flow.accepted, now)
         if flow.state is EXPIRED or flow.state is REFUSED:
             flow.retry_after = self.retry_after(flow, now)
 
@@ -179,49 +218,36 @@ class Point:
         self.runtime.finish(flow, outcome, tokens)
         self.finished.append((now, flow.cost))
         self.counts.ended(flow, outcome, now)
-        if self.parts.load is not None:
-            self.parts.load.ended(flow, now)
-        return self.gate.late == late
+        if self.load is not None or self.learner is not None or self._costs is not None:
+            self._learn(flow, outcome, now)
+        if self.gate.late > late:
+            self.counts.late_ends += 1
+            return False
+        return True
+
+    def _learn(self, flow: Flow, outcome: Outcome, now: float) -> None:
+        latency = now - flow.started_at
+        if self.load is not None:
+            self.load.ended(latency, now)
+        if self._costs is not None:
+            name = flow.workload[0]
+            if name not in self._costs and len(self._costs) < MOST_WORKLOADS:
+                self._costs[name] = WindowMean()
+            if name in self._costs:
+                self._costs[name].add(latency, now)
+        if self.learner is not None:
+            before = self.learner.limit
+            busy = self.gate.active + 1
+            limit = self.learner.sample(latency, busy, now, dropped=outcome is Outcome.FAILED)
+            if limit != before:
+                self.runtime.adjust(Change(CONCURRENCY, "resize", (limit,)))
 
     def forget_unended(self, now: float) -> None:
         """End flows that nobody ended, so that they are not remembered for ever."""
         oldest = now - LONGEST_UNENDED
-        for flow in [flow for flow in self.gate.holders if flow.started_at < oldest]:
-            self.runtime.finish(flow, Outcome.IGNORED, None)
+        while True:
+            flow = next(iter(self.gate.holders), None)  # the first to start
+            if flow is None or flow.started_at >= oldest:
+                return
+            self.runtime.finish(flow, Outcome.IGNORED)
             self.counts.forgotten += 1
-
-
-class Parts:
-    """The limits of a control point, each of them optional: all must have room."""
-
-    def __init__(self, settings: ControlPoint) -> None:
-        self.quota: Capacity | None = None
-        self.concurrency: Capacity | None = None
-        self.load: Any = None
-        if settings.quota is not None:
-            said = settings.quota
-            self.quota = TokenBucket(
-                said.fill_amount / said.interval,
-                said.bucket_capacity,
-                by=keyed(said.limit_by_label_key) if said.limit_by_label_key else None,
-                interval=None if said.continuous_fill else said.interval,
-                name=QUOTA,
-            )
-        if settings.concurrency is not None:
-            limit = settings.concurrency
-            most = limit.max_concurrency
-            self.concurrency = InFlight(
-                20.0 if isinstance(most, str) else most,
-                by=keyed(limit.limit_by_label_key) if limit.limit_by_label_key else None,
-                expire_after=limit.max_inflight_duration,
-                name=CONCURRENCY,
-            )
-
-    def capacity(self) -> Capacity:
-        """Join them."""
-        parts = [part for part in (self.concurrency, self.quota) if part is not None]
-        if self.load is not None:
-            parts.append(self.load.bucket)
-        if not parts:
-            return Unlimited()
-        return parts[0] if len(parts) == 1 else Both(*parts)

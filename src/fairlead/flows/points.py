@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.errors import ConfigError
 from fairlead.flows.loading import load
-from fairlead.flows.point import Parts, Point
+from fairlead.flows.point import Point
+from fairlead.flows.signals import PostedSignals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlead.core import Gate
     from fairlead.flows.flow import Flow
-    from fairlead.flows.settings import Settings
+    from fairlead.flows.loading import Loaded
+    from fairlead.flows.settings import ControlPoint, Settings
 
 
 class Points:
@@ -24,9 +27,11 @@ class Points:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.points: dict[str, Point] = {}
+        self.signals = PostedSignals()
         self.unknown: Counter[str] = Counter()  # flows at control points nothing is said of
-        self._build(settings)
+        self.points = {
+            name: self._point(name, said) for name, said in settings.control_points.items()
+        }
 
     @classmethod
     def from_config(cls, config: Any) -> Self:
@@ -36,9 +41,8 @@ class Points:
             raise ConfigError("\n".join(loaded.lines))
         return cls(loaded.settings)
 
-    def _build(self, settings: Settings) -> None:
-        for name, said in settings.control_points.items():
-            self.points[name] = Point(name, said, type(self).runtime_of, Parts(said))
+    def _point(self, name: str, said: ControlPoint) -> Point:
+        return Point(name, said, type(self).runtime_of, self.signals)
 
     def place(self, flow: Flow, timeout: float | None) -> None:
         """Bring a flow to its control point; where there is none, nothing limits it."""
@@ -47,5 +51,46 @@ class Points:
         flow.timeout = timeout
         flow.point = self.points.get(flow.control_point)
         if flow.point is None:
-            key = flow.control_point if len(self.unknown) < 100 else "other"
-            self.unknown[key] += 1
+            known = flow.control_point in self.unknown or len(self.unknown) < 100
+            self.unknown[flow.control_point if known else "other"] += 1
+
+    def post_signal(self, name: str, value: float) -> bool:
+        """Take a value of a signal; False if no controller listens to it."""
+        return self.signals.post(name, value, self.now())
+
+    def now(self) -> float:
+        """Read the clock the gates go by."""
+        return time.monotonic()
+
+    def retune(self, loaded: Loaded) -> None:
+        """Follow other settings; whoever waits goes on waiting, at a new gate where the old one cannot be changed."""
+        self.settings = loaded.settings
+        now = self.now()
+        for name, said in loaded.settings.control_points.items():
+            point = self.points.get(name)
+            if point is None or not point.retune(said, now):
+                self.points[name] = self._point(name, said)
+                if point is not None:
+                    self._retire(point)
+        for name in [name for name in self.points if name not in loaded.settings.control_points]:
+            self._retire(self.points.pop(name))
+
+    def _retire(self, point: Point) -> None:
+        """Send whoever waits at a point to the one of that name now, or on, if nothing limits them any more."""
+        waiters = point.gate.waiters()
+        point.runtime.withdraw(waiters)
+        for flow in waiters:
+            flow.moved = True  # type: ignore[attr-defined]
+            flow.told()  # type: ignore[attr-defined]
+
+    def tick(self) -> None:
+        """Do what is due now and then at each point."""
+        now = self.now()
+        for point in self.points.values():
+            point.tick(now)
+
+    def metrics(self) -> tuple[bytes, str]:
+        """Write what was counted in Prometheus' text format."""
+        from fairlead.flows.metrics import render
+
+        return render(self)

@@ -21,24 +21,37 @@ if TYPE_CHECKING:
     Labels = Mapping[str, str] | Callable[..., Mapping[str, str]] | None
 
 
+TICK = 1.0  # seconds between two looks at what is due now and then
+
+
 class AsyncFlow(Flow):
     """A flow whose caller awaits its turn: `async with flows.flow(...) as flow: ...`."""
 
     waiter: asyncio.Future[None] | None = None
 
+    def __init__(
+        self, scheduler: FlowScheduler, control_point: str, labels: Mapping[str, str] | None
+    ) -> None:
+        super().__init__(control_point, labels)
+        self.scheduler = scheduler
+
     async def __aenter__(self) -> Self:
         """Ask for tokens, and wait for them as long as it may."""
         point = self.point
-        if point is None:  # nothing limits it
-            self.accepted = True
-            return self
-        runtime = point.runtime
-        runtime.enter("flow")
-        point.prepare(self, runtime.clock())
-        runtime.offer(self)
-        if self.state is WAITING:
-            await self._wait(point)
-        point.answered(self, runtime.clock())
+        self.accepted = point is None  # nothing limits it
+        while point is not None:
+            runtime = point.runtime
+            runtime.enter("flow")
+            point.prepare(self, runtime.clock())
+            runtime.offer(self)
+            if self.state is WAITING:
+                await self._wait(point)
+                if self.moved:
+                    point = self.scheduler.points.get(self.control_point)
+                    self.move(point)
+                    continue
+            point.answered(self, runtime.clock())
+            break
         return self
 
     async def _wait(self, point: Point) -> None:
@@ -75,6 +88,24 @@ class FlowScheduler(Points):
     """
 
     runtime_of = LoopGate
+    _ticker: asyncio.TimerHandle | None = None
+
+    def now(self) -> float:
+        """Read the clock of the running loop, which is the gates'."""
+        return asyncio.get_running_loop().time()
+
+    def _start_ticking(self) -> None:
+        """Look after the points once a second, from the first flow on; a timer, so that nothing is pending."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # to be entered on a loop later
+
+        def tick() -> None:
+            self.tick()
+            self._ticker = loop.call_later(TICK, tick)
+
+        self._ticker = loop.call_later(TICK, tick)
 
     def flow(
         self,
@@ -83,8 +114,10 @@ class FlowScheduler(Points):
         timeout: float | None = None,
     ) -> AsyncFlow:
         """Make a flow, to be entered with `async with`; without a timeout it waits as long as its workload lets it."""
-        flow = AsyncFlow(control_point, labels)
+        flow = AsyncFlow(self, control_point, labels)
         self.place(flow, timeout)
+        if self._ticker is None:
+            self._start_ticking()
         return flow
 
     async def start_flow(

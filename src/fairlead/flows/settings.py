@@ -6,11 +6,21 @@ Every model refuses keys it does not know.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from math import isfinite
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
+from fairlead.config import seconds, shown
 from fairlead.documents.values import Duration, DurationOrZero, Flag, Model
+from fairlead.errors import ConfigError
 
 MOST_TOKENS = 1e15
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -142,9 +152,9 @@ class Threshold(Model):
 class Pid(Model):
     """The gains of a PID controller."""
 
-    kp: Finite = 1.0
-    ki: Finite = 0.0
-    kd: Finite = 0.0
+    kp: Tokens = 0.5
+    ki: Tokens = 0.01
+    kd: Tokens = 0.0
 
 
 class Load(Model):
@@ -167,6 +177,31 @@ class Load(Model):
     confirmation: Name | None = None
     confirmation_above: Finite | None = None
     dry_run: Flag = False
+
+    @field_validator("setpoint")
+    @classmethod
+    def _readable(cls, given: Any) -> Any:
+        if given == "learned":
+            return given
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            if not isfinite(given):
+                raise ValueError("must be a finite number, a duration such as 250ms, or learned")
+            return given
+        try:
+            return seconds(given, "it")
+        except ConfigError:
+            raise ValueError(
+                f"must be a number, a duration such as 250ms, or learned; got {shown(given)}"
+            ) from None
+
+    @model_validator(mode="after")
+    def _range_has_ends(self) -> Self:
+        ends = (self.low_throttle_threshold, self.high_throttle_threshold)
+        if self.controller == "range" and None in ends:
+            raise ValueError(
+                "needs low_throttle_threshold and high_throttle_threshold for controller: range"
+            )
+        return self
 
 
 class ControlPoint(Model):

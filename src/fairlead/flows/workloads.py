@@ -28,8 +28,7 @@ LONGEST_KEY = 128  # characters of a user, tenant or limit key; longer ones go b
 class Parameters(NamedTuple):
     """What a flow asks with."""
 
-    workload: str
-    priority: float
+    workload: tuple[str, float]  # its name, and its priority: the weight it shares by
     tokens: float
     user: str
     tenant: str
@@ -54,10 +53,27 @@ class Resolver:
         self._ceilings = {name: one.max_priority for name, one in settings.tenants.items()}
         self.bad_labels: Counter[str] = Counter()
         self.missing_labels: Counter[str] = Counter()
+        keys = (
+            settings.workload_label_key,
+            settings.tokens_label_key,
+            settings.priority_label_key,
+            settings.fairness_label_key,
+            settings.tenant_label_key,
+        )
+        # What a flow asks with that says nothing: the same every time, unless a label should have said it.
+        self._fixed: Parameters | None = None
+        if not any(keys) and not settings.workload_latency_based_tokens and not self._test({}):
+            workload = (self._default[0], self._default[1])
+            self._fixed = Parameters(workload, self._default[2], "", "", self._default[3])
         self.estimate: Callable[[str], float | None] | None = None  # tokens by workload, learned
+
+    def _test(self, labels: Labels) -> bool:
+        return any(test(labels) for test, _ in self._workloads)
 
     def parameters(self, labels: Labels) -> Parameters:
         """Read the parameters of one flow."""
+        if self._fixed is not None and (not labels or not self._workloads):
+            return self._fixed
         said = self._settings
         name, priority, tokens, timeout = self._default
         for test, found in self._workloads:
@@ -81,7 +97,7 @@ class Resolver:
             ceiling = self._ceilings.get(tenant, said.default_max_priority)
             if ceiling is not None and priority > ceiling:
                 priority = ceiling
-        return Parameters(name, priority, tokens, user, tenant, timeout, tuple(ignored))
+        return Parameters((name, priority), tokens, user, tenant, timeout, tuple(ignored))
 
     def _text(self, labels: Labels, key: str) -> str:
         value = labels.get(key)
