@@ -1,4 +1,4 @@
-"""python -m benchmarks [tasks gate memory] [--rounds N] [--quick] [--json FILE]"""
+"""python -m benchmarks [tasks gate memory gateway] [--rounds N] [--quick] [--json FILE]"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks import gate, memory, tasks
+from benchmarks import gate, gateway, memory, tasks
 from benchmarks.harness import Result, Table, run
 from benchmarks.report import markdown, plain, summary
 from benchmarks.sizes import FULL, QUICK, Sizes
@@ -23,8 +23,9 @@ SUITES: dict[str, Callable[[Sizes], Iterator[Table]]] = {
     "tasks": tasks.tables,
     "gate": gate.tables,
     "memory": memory.tables,
+    "gateway": gateway.tables,
 }
-PACKAGES = ("uvloop", "anyio", "aiometer", "aiolimiter", "aiojobs")
+PACKAGES = "uvloop anyio aiometer aiolimiter aiojobs uvicorn httptools aiohttp slowapi".split()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

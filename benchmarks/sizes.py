@@ -18,6 +18,9 @@ class Sizes:
     holders: int = 10_000  # that may be evicted
     kills: int = 1_000
     memory: int = 1_000_000  # units of work that wait
+    load: float = 1.0  # seconds that a server is under load, per case and round
+    storm: float = 5.0  # seconds of overload
+    plot: str = "docs/gateway-overload.svg"  # drawn by the overload, if named
 
 
 FULL = Sizes()
@@ -31,4 +34,7 @@ QUICK = Sizes(
     holders=1_000,
     kills=200,
     memory=100_000,
+    load=0.3,
+    storm=1.5,
+    plot="",
 )

@@ -4,11 +4,24 @@ import asyncio
 import gc
 import json
 from functools import partial
+from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import gate, harness, memory, peers, tasks
+from benchmarks import (
+    gate,
+    gateway,
+    gateway_overload,
+    gateway_plot,
+    harness,
+    memory,
+    peers,
+    tasks,
+)
+from benchmarks.gateway_figures import Figures, between, section, short_table
+from benchmarks.gateway_kept import Kept, Shared
+from benchmarks.gateway_overload import Answer, Phases
 from benchmarks.harness import HEAP, Result, Table, Target
 from benchmarks.report import markdown, plain, summary
 from benchmarks.sizes import Sizes
@@ -26,6 +39,9 @@ TINY = Sizes(
     holders=20,
     kills=10,
     memory=40,
+    load=0.1,
+    storm=0.5,
+    plot="",
 )
 
 
@@ -142,3 +158,92 @@ def test_an_unknown_suite_is_named(capsys):
     with pytest.raises(SystemExit):
         command.main(["gates"])
     assert "there is no suite 'gates'; known: tasks, gate, memory" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_every_case_of_the_gateway_suite_runs():
+    results = []
+    for cases in gateway.tables(TINY):
+        results.append(harness.run(cases, 1))
+        check(results[-1])
+    rows = Figures({"tables": [plain(result) for result in results]}).rows()
+    assert "| the same with 1,000 waiting |" in short_table(rows)
+
+
+def test_what_follows_from_a_table_is_told_round_by_round():
+    kept = Kept()
+    values = iter([5.0, 7.0])
+    case = kept.keep("a", lambda: next(values))
+    assert [case(), case()] == [5.0, 7.0]
+    kept.note("b", 1.0)
+    again, less = kept.again("a"), kept.minus("a", "b")
+    assert [again(), again(), less()] == [5.0, 7.0, 4.0]
+    with pytest.raises(RuntimeError, match="b was not measured"):
+        less()
+
+
+def test_an_experiment_runs_once_a_round_whoever_asks_first():
+    ran: list[int] = []
+
+    def experiment(number: int) -> dict[str, float]:
+        ran.append(number)
+        return {"a": number, "b": 10.0 + number}
+
+    shared = Shared(experiment)
+    a, b = shared.figure("a"), shared.figure("b")
+    assert [a(), b(), b(), a()] == [0, 10, 11, 1]
+    assert ran == [0, 1]
+
+
+def test_the_overload_is_told_from_its_answers():
+    phases = Phases(storm=1.0, calm_again=2.0, end=3.0)
+    answers = [
+        Answer("interactive", 0.5, 0.1, 200),
+        Answer("interactive", 1.5, 0.15, 200),
+        Answer("bulk", 1.5, 1.0, 200),
+        Answer("bulk", 1.6, 0.002, 429),
+        Answer("bulk", 1.7, 0.3, 503),
+        Answer("interactive", 2.2, 0.5, 200),
+    ]
+    told = gateway_overload.figures(answers, [50.0, 58.0, 51.0], phases)
+    assert told[gateway_overload.STORM_P99] == 150
+    assert told[gateway_overload.REFUSED_P99] == 2
+    assert told[gateway_overload.RECOVERY] == pytest.approx(700)  # a slow interactive one
+    assert told[gateway_overload.GROWTH] == 8
+    assert told[gateway_overload.OTHER] == 0
+
+
+def test_the_plot_is_a_picture_with_every_line_named():
+    phases = Phases(storm=1.0, calm_again=2.0, end=3.0)
+    kinds = [("interactive", 200), ("bulk", 200), ("bulk", 429)]
+    answers = [Answer(kind, at / 10, 0.1, status) for at in range(30) for kind, status in kinds]
+    picture = gateway_plot.draw(answers, phases, "10× & more")
+    root = ElementTree.fromstring(picture)
+    assert len(root.findall("{http://www.w3.org/2000/svg}path")) == 4
+    texts = [found.text for found in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"interactive, p99", "refusals (429), p99", "10× & more"} <= set(texts)
+
+
+def test_the_figures_of_a_run_go_into_the_docs():
+    once = section("# Benchmarks\n\ntext\n\n## Flows\n\nflows\n", "## Benchmarks\n\n- one\n")
+    twice = section(
+        once.replace("## Flows", "## Gates") + "\n## Flows\n", "## Benchmarks\n\n- two\n"
+    )
+    assert once.endswith("- one\n")
+    assert "- one" not in twice
+    assert twice.index("## Gates") < twice.index("- two") < twice.index("## Flows")
+    page = "a\n<!-- gateway figures -->\nold\n<!-- end -->\nb"
+    assert between(page, "new\n") == "a\n<!-- gateway figures -->\n\nnew\n\n<!-- end -->\nb"
+    with pytest.raises(ValueError, match="one pair"):
+        between("no marks", "new")
+
+
+def test_nginx_that_is_not_installed_is_left_out_with_a_note(monkeypatch):
+    monkeypatch.setattr(gateway, "find_nginx", lambda: None)
+    monkeypatch.setattr(gateway, "find_spec", lambda name: None)
+    table = next(gateway.proxies(TINY))
+    assert gateway.NGINX not in table.cases
+    assert any(note.startswith("nginx is not installed") for note in table.notes)
+    table = next(gateway.middleware(TINY))
+    assert gateway.SLOWAPI not in table.cases
+    assert "slowapi or starlette is not installed: left out." in table.notes

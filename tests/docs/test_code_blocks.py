@@ -1,4 +1,4 @@
-"""Run what the documentation shows: Python blocks, commands, links.
+"""Run what the documentation shows: Python blocks, configurations, commands, links.
 
 Every ```python block of a page runs in order in one namespace, in an empty folder; a block may await
 at its top level. Shell blocks are not run (they would install and serve things), but each make
@@ -121,6 +121,17 @@ def commands(text: str) -> list[list[str]]:
     return found
 
 
+def yaml_problems(text: str, page: str) -> list[str]:
+    """Read each YAML block of a page about the gateway as the gateway would."""
+    loading = importlib.import_module("fairlead.gateway.loading")
+    complaints: list[str] = []
+    for block in split_page(text)[0]:
+        if block.language in {"yaml", "yml"}:
+            loaded = loading.load_content(block.text.encode(), f"{page}, block at {block.line}")
+            complaints += loaded.lines
+    return complaints
+
+
 def make_targets() -> set[str]:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     lines = re.findall(r"^\.PHONY:(.*)$", makefile, re.MULTILINE)
@@ -172,6 +183,13 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     blocks = python_blocks(page.read_text(encoding="utf-8"), page_id(page))
     monkeypatch.chdir(tmp_path)
     run_blocks(blocks, str(page))
+
+
+def test_the_gateways_configurations_are_valid():
+    page = ROOT / "docs" / "gateway.md"
+    text = page.read_text(encoding="utf-8")
+    assert any(block.language == "yaml" for block in split_page(text)[0])
+    assert not yaml_problems(text, page.name)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -285,6 +303,13 @@ def test_an_unknown_fairlead_command_is_reported(monkeypatch: pytest.MonkeyPatch
     assert check_commands(fenced("bash", ".venv/bin/fairlead demo --json")) == []
     assert check_commands(fenced("console", "$ fairlead dance", "fairlead: no")) == [
         "fairlead dance: not accepted by the command line"
+    ]
+
+
+def test_a_wrong_configuration_is_reported():
+    text = "# Title\n" + fenced("yaml", "capacity: 8") + fenced("yaml", "capacty: 8")
+    assert yaml_problems(text, "page.md") == [
+        "page.md, block at 6:1:1 capacty: unknown key 'capacty'; did you mean capacity?"
     ]
 
 

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+import uvloop
+
 from fairlead.gateway.loading import load
 from fairlead.gateway.serving import Gateway, Listener
 from fairlead.gateway.settings import Limits, Settings
@@ -22,11 +24,18 @@ HEALTHY = {"health": "/health"}
 def run(test: Coroutine[Any, Any, Any], timeout: float = 30.0) -> Any:
     """Run a test in an event loop of its own."""
 
-    async def main() -> Any:
-        async with asyncio.timeout(timeout):
-            return await test
+    return asyncio.run(_bounded(test, timeout))
 
-    return asyncio.run(main())
+
+def run_on_uvloop(test: Coroutine[Any, Any, Any], timeout: float = 30.0) -> Any:
+    """Run a test in the kind of event loop that the gateway has as a process."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_bounded(test, timeout))
+
+
+async def _bounded(test: Coroutine[Any, Any, Any], timeout: float) -> Any:
+    async with asyncio.timeout(timeout):
+        return await test
 
 
 async def within(awaited: Awaitable[Any], timeout: float = PATIENCE) -> Any:
@@ -34,11 +43,11 @@ async def within(awaited: Awaitable[Any], timeout: float = PATIENCE) -> Any:
     return await asyncio.wait_for(awaited, timeout)
 
 
-async def until(claim: Any, timeout: float = PATIENCE) -> None:
-    """Wait until a claim holds, looking at each turn of the loop."""
+async def until(claim: Any, timeout: float = PATIENCE, *, pause: float = 0.001) -> None:
+    """Wait until a claim holds; with no pause, look at each turn of the loop."""
     async with asyncio.timeout(timeout):
         while not claim():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(pause)
 
 
 class Head(NamedTuple):
@@ -139,6 +148,10 @@ class Held:
         """Write one server-sent event, a chunk of its own."""
         data = f"data: {text}\n\n".encode()
         self.raw(b"%x\r\n%s\r\n" % (len(data), data))
+
+    async def drained(self) -> None:
+        """Wait until what was written is on its way."""
+        await within(self._writer.drain())
 
     def finish(self) -> None:
         """End an answer of chunks."""

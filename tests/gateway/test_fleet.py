@@ -228,8 +228,8 @@ def test_adaptive_capacity_follows_the_latency_of_calls():
         upstream = fleet.choose(None)
         assert upstream is not None
         upstream.in_flight = 3
-        for _ in range(20):
-            fleet.answered(upstream, 0.000_001)
+        for now in range(20):
+            fleet.answered(upstream, 0.5, float(now))
         assert slots() == 20
         assert told == [20]
 
@@ -266,6 +266,12 @@ def test_the_least_loaded_is_chosen_and_of_equals_the_least_recently_used():
     assert order.count("http://b") == 22  # in proportion, also beyond capacity
     assert order[:2] == ["http://a", "http://b"]
     assert "http://c" not in order
+
+
+def test_idle_ones_take_turns():
+    fleet = fleet_of(*({"url": f"http://{name}", "capacity": 1} for name in "abc"))
+    chosen = [fleet.choose(None) for _ in range(6)]
+    assert [each and each.url[-1] for each in chosen] == list("abcabc")
 
 
 def test_one_that_was_tried_is_not_chosen_again():

@@ -2,11 +2,23 @@
 
 import asyncio
 import json
+import re
 import tracemalloc
+from itertools import pairwise
 from typing import Any
+from unittest import mock
 
+import pytest
+import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from uvicorn.server import ServerState
+
+import fairlead.gateway.protocol
+from fairlead.gateway.protocol import GatewayProtocol
 from fairlead.gateway.settings import Limits
-from tests.gateway.rig import Client, connected, listening, run, served, within
+from tests.gateway.rig import Client, connected, listening, served, within
+from tests.gateway.rig import run_on_uvloop as run
 
 HOST = "Host: a\r\n"
 CHUNKED = f"POST / HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n\r\n"
@@ -342,8 +354,37 @@ def test_a_client_that_waits_for_100_continue_is_not_too_slow():
     run(main())
 
 
-def test_requests_sent_ahead_are_answered_in_order_and_cost_little_memory():
-    count = 10_000
+def test_a_client_that_does_not_read_its_answer_is_dropped():
+    async def main():
+        dropped = asyncio.Event()
+
+        async def endless(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            leaving = asyncio.create_task(receive_until_gone(receive))
+            while not leaving.done():
+                body = b"x" * 65_536
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+                await asyncio.sleep(0)
+            dropped.set()
+
+        async def receive_until_gone(receive: Any) -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        async with served(endless, Limits(body_timeout=0.2)) as url, connected(url) as client:
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            client.request("GET", "/")
+            await within(dropped.wait())
+
+    run(main())
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_requests_sent_ahead_are_answered_in_order_and_cost_little_memory(together: bool):
+    requests = [
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n%05d" % number
+        for number in range(10_000)
+    ]
 
     async def main():
         app = App()
@@ -351,8 +392,8 @@ def test_requests_sent_ahead_are_answered_in_order_and_cost_little_memory():
             client.request("GET", "/held")
             await within(app.arrived.wait())
             tracemalloc.start()
-            raw = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n%05d"
-            sending = asyncio.create_task(send_all(client, raw, count))
+            pieces = [b"".join(requests)] if together else requests
+            sending = asyncio.create_task(send_all(client, pieces))
             # The sender stalls once nothing more is read; all it could do by then counts.
             await asyncio.wait({sending}, timeout=1.0)
             grown = tracemalloc.get_traced_memory()[0]
@@ -361,16 +402,33 @@ def test_requests_sent_ahead_are_answered_in_order_and_cost_little_memory():
             assert grown < 4_000_000
             app.release.set()
             assert (await client.response())[0].status == 200
-            for number in range(count):
+            for number in range(len(requests)):
                 assert (await client.response())[1] == b"%05d" % number
             await sending
 
     run(main(), 60)
 
 
-async def send_all(client: Client, raw: bytes, count: int) -> None:
-    for number in range(count):
-        client.send(raw % number)
+def test_a_body_sent_ahead_arrives_when_its_turn_comes():
+    async def main():
+        app = App()
+        async with served(app) as url, connected(url) as client:
+            client.request("GET", "/held")
+            large = b"x" * 300_000
+            for _ in range(2):
+                client.request("POST", "/", body=large)
+            await within(app.arrived.wait())
+            app.release.set()
+            assert (await client.response())[1] == b""
+            assert (await client.response())[1] == large
+            assert (await client.response())[1] == large
+
+    run(main())
+
+
+async def send_all(client: Client, pieces: list[bytes]) -> None:
+    for piece in pieces:
+        client.send(piece)
         await client.writer.drain()
 
 
@@ -474,3 +532,118 @@ def test_what_does_not_end_in_time_is_cut():
             await client.ended()
 
     run(main())
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        if not self.closed:
+            self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+async def spoken(pieces: list[bytes]) -> tuple[list[Any], bytes]:
+    """Feed pieces to a connection without a socket; tell what the app saw whole, and what was written."""
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        seen.append((scope["method"], scope["raw_path"], list(scope["headers"]), body))
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, ws="none")
+    limits = Limits(body_bytes=100_000)
+    protocol = GatewayProtocol(
+        limits=lambda: limits, config=config, server_state=ServerState(), app_state={}
+    )
+    wire = Wire()
+    protocol.connection_made(wire)
+    for piece in pieces:
+        protocol.data_received(piece)
+        await asyncio.sleep(0)
+    for _ in range(60):
+        await asyncio.sleep(0)
+    protocol.connection_lost(None)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return seen, wire.written
+
+
+SHORT = [raw.encode("latin-1") for _, raw in REFUSED.values() if len(raw) < 5000]
+SHORT += [raw.encode("latin-1") for raw, _ in SERVED.values() if len(raw) < 5000]
+EDITS = st.tuples(
+    st.integers(0, 400), st.integers(0, 6), st.binary(max_size=4) | st.sampled_from(SHORT)
+)
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.sampled_from(SHORT), min_size=1, max_size=3),
+    st.lists(EDITS, max_size=3),
+    st.lists(st.integers(1, 600), max_size=6),
+    st.sampled_from([3, 50, 4096]),
+)
+def test_however_it_is_mangled_and_split_it_is_read_alike_and_answered_in_full(
+    parts, edits, cuts, piece
+):
+    raw = b"".join(parts)
+    for at, length, new in edits:
+        raw = raw[:at] + new + raw[at + length :]
+    bounds = [0, *sorted(cut for cut in set(cuts) if cut < len(raw)), len(raw)]
+    pieces = [raw[start:end] for start, end in pairwise(bounds)]
+    seen, written = asyncio.run(spoken([raw]))
+    with mock.patch.object(fairlead.gateway.protocol, "PIECE", piece):
+        assert asyncio.run(spoken(pieces))[0] == seen
+    for _, path, headers, body in seen:
+        names = [name for name, _ in headers]
+        assert names.count(b"host") <= 1
+        assert names.count(b"content-length") + names.count(b"transfer-encoding") <= 1
+        assert path.startswith(b"/")
+        if b"content-length" in names:
+            assert int(dict(headers)[b"content-length"]) == len(body)
+        elif b"transfer-encoding" not in names:
+            assert body == b""
+    answers = re.split(rb"HTTP/1\.1 (?=[1-5][0-9][0-9] [A-Z])", written)
+    assert answers.pop(0) == b""
+    statuses = [int(answer[:3]) for answer in answers]
+    finals = [status for status in statuses if status != 100]
+    assert finals[: len(seen)] == [204] * len(seen)
+    assert len(finals) <= len(seen) + 1
+    if len(finals) > len(seen):
+        assert finals[-1] in {400, 405, 413, 417, 426, 431, 505}
+        head, _, body = answers[-1].partition(b"\r\n\r\n")
+        assert b"connection: close" in head
+        json.loads(body)

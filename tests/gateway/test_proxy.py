@@ -12,7 +12,8 @@ from fairlead.gateway.fleet import Fleet
 from fairlead.gateway.forwarding import BadAnswer, request_headers, response_headers, trust
 from fairlead.gateway.proxy import Proxy
 from fairlead.gateway.settings import Settings, Tenants
-from tests.gateway.rig import Backend, Client, Cut, connected, fetch, run, served, until, within
+from tests.gateway.rig import Backend, Client, Cut, connected, fetch, served, until, within
+from tests.gateway.rig import run_on_uvloop as run
 
 SOON = 0.25  # seconds within which a backend must learn that its client has left
 
@@ -112,7 +113,13 @@ def test_what_belongs_to_one_connection_stays_there():
 
 def test_the_client_is_named_to_the_backend():
     async def main():
-        forged = [("x-forwarded-for", "1.2.3.4"), ("x-forwarded-proto", "https"), ("x-t", "acme")]
+        forged = [
+            ("x-forwarded-for", "1.2.3.4"),
+            ("x-forwarded-proto", "https"),
+            ("x-t", "acme"),
+            ("forwarded", "for=1.2.3.4"),
+            ("x-real-ip", "1.2.3.4"),
+        ]
         tenants = {"trusted_header": "X-T"}
         for trusted, expected in (
             (["127.0.0.0/8"], ("1.2.3.4, 127.0.0.1", "https", "test", "acme")),
@@ -127,6 +134,8 @@ def test_the_client_is_named_to_the_backend():
                 held = await one.arrival()
                 names = ("x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-t")
                 assert tuple(held.head.get(name) for name in names) == expected
+                hearsay = [held.head.get(name) for name in ("forwarded", "x-real-ip")]
+                assert hearsay == (["for=1.2.3.4", "1.2.3.4"] if trusted else ["", ""])
                 held.answer()
                 await client.response()
 
@@ -187,10 +196,11 @@ def test_a_body_goes_up_piece_by_piece():
     async def main():
         async with Backend() as one, proxied(one) as (url, _), connected(url) as client:
             client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
-            for number in range(5):
+            client.send("1\r\n0\r\n")
+            held = await one.arrival()
+            assert await within(held.pieces.get()) == b"0"
+            for number in range(1, 5):
                 client.send(f"1\r\n{number}\r\n")
-                if number == 0:
-                    held = await one.arrival()
                 assert await within(held.pieces.get()) == b"%d" % number
             client.send("0\r\n\r\n")
             assert await within(held.pieces.get()) == b""
@@ -210,6 +220,24 @@ def test_a_large_body_passes_both_ways_without_being_held():
             assert held.body == large
             held.answer(200, large)
             assert (await client.response())[1] == large
+
+    run(main())
+
+
+def test_an_answer_that_comes_before_the_body_has_gone_up_is_passed_on():
+    async def main():
+        async with Backend() as one, proxied(one) as (url, _), connected(url) as client:
+            client.send(
+                "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+            )
+            held = await one.arrival()
+            held.answer(413, b"too much")
+            head, body = await client.response()
+            assert (head.status, body) == (413, b"too much")
+            client.send("1\r\na\r\n0\r\n\r\n")
+            client.request("GET", "/next")
+            (await one.arrival()).answer()
+            assert (await client.response())[1] == b"done"
 
     run(main())
 
@@ -258,7 +286,39 @@ def test_a_client_that_leaves_ends_the_call(when, how):
     run(main())
 
 
-def test_a_cancelled_task_ends_the_call_and_stays_cancelled():
+def test_what_goes_wrong_with_receiving_ends_the_call_and_is_raised():
+    class TooMuch(Exception): ...
+
+    async def main():
+        async with Backend() as one, proxied(one) as (_, fleet):
+            proxy = Proxy(fleet, Settings())
+            scope: dict[str, Any] = {
+                "type": "http",
+                "method": "POST",
+                "path": "/",
+                "headers": [],
+                "client": None,
+            }
+            messages = [{"type": "http.request", "body": b"a", "more_body": True}]
+
+            async def receive() -> Any:
+                if messages:
+                    return messages.pop()
+                await one.arrivals.get()
+                raise TooMuch
+
+            async def send(message: Any) -> None: ...
+
+            with pytest.raises(TooMuch):
+                await within(proxy(scope, receive, send))
+            await until(lambda: not one.connections, SOON)
+            await proxy.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("leaving", [False, True])
+def test_a_cancelled_task_ends_the_call_and_stays_cancelled(leaving):
     async def main():
         async with Backend() as one, proxied(one) as (_, fleet):
             proxy = Proxy(fleet, Settings())
@@ -271,17 +331,16 @@ def test_a_cancelled_task_ends_the_call_and_stays_cancelled():
                 "headers": [],
                 "client": ("127.0.0.1", 1),
             }
-            messages = [{"type": "http.request", "body": b"", "more_body": False}]
-
-            async def receive() -> Any:
-                if messages:
-                    return messages.pop()
-                return await asyncio.get_running_loop().create_future()
+            messages: asyncio.Queue[Any] = asyncio.Queue()
+            messages.put_nowait({"type": "http.request", "body": b"", "more_body": False})
 
             async def send(message: Any) -> None: ...
 
-            task = asyncio.create_task(proxy(scope, receive, send))
+            task = asyncio.create_task(proxy(scope, messages.get, send))
             held = await one.arrival()
+            if leaving:  # the client's leaving must not swallow what others want
+                messages.put_nowait({"type": "http.disconnect"})
+                await until(task.cancelling, pause=0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -430,6 +489,12 @@ def test_headers_of_an_answer_are_checked_without_a_parser_too():
     assert response_headers(same, 200) == [(b"content-length", b"1")]
     both = [(b"transfer-encoding", b"chunked"), (b"content-length", b"1"), (b"x", b"y")]
     assert response_headers(both, 200) == [(b"x", b"y")]
+
+
+def test_a_client_cannot_unmake_the_length_of_its_body():
+    headers = [(b"connection", b"content-length, x"), (b"content-length", b"5"), (b"x", b"1")]
+    passed = request_headers({"headers": headers}, Tenants(), trust([]))
+    assert passed == [("content-length", "5"), ("x-forwarded-proto", "http")]
 
 
 def test_bytes_that_are_utf8_pass_unchanged_and_trust_knows_mapped_addresses():

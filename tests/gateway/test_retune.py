@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from fairlead.gateway.loading import load
+from fairlead.gateway.middleware import PriorityMiddleware
 from fairlead.testing import run_virtual
-from tests.gateway.virtual import Scene, config, ticks
+from tests.gateway.virtual import Client, HoldGate, Scene, config, reading, ticks
 
 
 def retune(scene: Scene, **sections: Any) -> None:
@@ -290,6 +291,24 @@ class TestPools:
 
         run_virtual(main())
 
+    def test_waiters_of_the_plain_limiter_find_their_pool_when_classes_are_switched_on(self):
+        async def main() -> None:
+            limiter = {"max_concurrent_requests": 1}
+            scene = Scene(pool_by="model", scheduler={"enabled": False}, fallback=limiter)
+            scene.admission.follow(lambda model: model)
+            scene.admission.set_capacities({"a": 1})
+            holder, held = await scene.running(**self.post("a"))
+            waiting = await scene.waiting(**self.post("a"))
+            retune(scene, pool_by="model")
+            assert (await scene.app.next()).path == waiting.path
+            for client in (holder, waiting):
+                await scene.app.inside[client.path].answer()
+                assert (await client.done()).status == 200
+            assert held.over.is_set()
+            scene.quiet()
+
+        run_virtual(main())
+
     def test_a_moved_waiter_that_waits_again_times_out_when_it_would_have(self):
         async def main() -> None:
             pools = {"a": "one", "b": "two"}
@@ -326,3 +345,22 @@ class TestPools:
             assert scene.refused("client_cancelled") == 1
 
         run_virtual(main())
+
+
+@pytest.mark.xfail(reason="bug: nobody tells the metrics of a configuration that was refused")
+def test_a_reload_that_is_refused_is_counted(tmp_path, caplog):
+    async def main() -> None:
+        caplog.set_level("CRITICAL", "fairlead.gateway")
+        file = tmp_path / "gateway.yaml"
+        file.write_text("fallback: {max_concurrent_requests: 1}\n")
+        guarded = PriorityMiddleware(HoldGate(), str(file))
+        client = Client(guarded)
+        await ticks()
+        file.write_text("fallback: {max_concurrent_requests: none}\n")
+        await asyncio.sleep(3)
+        await guarded.app.inside[client.path].answer()
+        await client.done()
+        assert reading(guarded.admission, "reloads_total", outcome="applied") == 0
+        assert reading(guarded.admission, "reloads_total", outcome="refused") == 1
+
+    run_virtual(main())

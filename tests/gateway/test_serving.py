@@ -304,6 +304,28 @@ def test_a_client_that_leaves_frees_its_slot_and_ends_its_call():
     run(main())
 
 
+def test_a_backend_that_dies_between_head_and_body_is_502_while_the_head_is_kept_back():
+    async def main():
+        async with (
+            Backend() as one,
+            gateway({"url": one.url, "capacity": 1, **HEALTHY}, **SCHEDULED) as running,
+            connected(running.data_listener.url) as client,
+        ):
+            client.request("GET", "/v1/x", BULK)
+            held = await one.arrival()
+            held.stream()
+            await held.drained()
+            held.hang_up()
+            head, body = await client.response()
+            assert head.status == 502
+            assert json.loads(body)["error"]["code"] == "upstream_failed"
+            client.request("GET", "/", BULK)
+            (await one.arrival()).answer()
+            assert (await client.response())[0].status == 200
+
+    run(main())
+
+
 def test_capacity_follows_the_fleet_up_and_down_to_503():
     async def main():
         async with Backend() as one, Backend() as two:

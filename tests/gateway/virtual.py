@@ -90,7 +90,8 @@ class HoldGate:
     def __init__(self, stubborn: int = 0) -> None:
         self.arrivals: asyncio.Queue[Held] = asyncio.Queue()
         self.inside: dict[str, Held] = {}
-        self.stubborn = stubborn
+        self.stubborn = stubborn  # how many cancellations it swallows
+        self.stubborn_paths: set[str] = set()  # where it swallows one more
         self.most = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -99,7 +100,7 @@ class HoldGate:
         self.most = max(self.most, len(self.inside))
         self.arrivals.put_nowait(held)
         try:
-            await held.run(self.stubborn)
+            await held.run(self.stubborn + (held.path in self.stubborn_paths))
         finally:
             held.over.set()
             del self.inside[held.path]

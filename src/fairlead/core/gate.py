@@ -195,7 +195,10 @@ class Gate(Dispatcher):
 
     def adjust(self, change: Change, now: float) -> Sequence[Ticket]:
         """Change a setting of the policy or the capacity, found by name, and start what may start now."""
-        part = self.capacity.part(change.part) or self.policy.part(change.part)
+        # Not by truth: a policy or a capacity that is empty may have a length of 0.
+        part: Any = self.capacity.part(change.part)
+        if part is None:
+            part = self.policy.part(change.part)
         # The verbs of the contracts are the gate's own to call.
         private = (
             change.verb.startswith("_")

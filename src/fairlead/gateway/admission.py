@@ -131,8 +131,8 @@ class Admission:
 
     @property
     def reads_model(self) -> bool:
-        """Whether the pool depends on what the body says."""
-        return self._pool_of is not None and not self.plain and self.settings.pool_by == "model"
+        """Whether the pool, or behind the plain limiter the upstream, depends on what the body says."""
+        return self._pool_of is not None and self.settings.pool_by == "model"
 
     # Preempted clients that come back
 

@@ -41,7 +41,10 @@ NOT_FORWARDED = HOP_BY_HOP | {
     b"x-fairlead-decision",
     b"x-fairlead-retry-token",
 }
-FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
+# What a proxy says of its client; from anybody else it is hearsay.
+FORWARDED = frozenset(
+    {b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
+)
 # The server in front writes its own date.
 NOT_RETURNED = HOP_BY_HOP | {b"date"}
 BODILESS = frozenset({204, 304})

@@ -2,7 +2,7 @@
 
 Where two readers of the same bytes could disagree about where a message ends, or whom it is for, the answer is 400 and
 the connection is closed.  Every refusal is complete JSON.  What a client may take its time for is bounded: its headers,
-and each 1 kB/s of its body, but not while it is us who will not read on.
+and each 1 kB/s of its body, but not while it is us who will not read on; likewise for reading the answer.
 
 Requests sent ahead (pipelining) are kept as bytes until it is their turn; parsed they would weigh a hundred times as
 much.
@@ -63,6 +63,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
 
     @property
     def _busy(self) -> bool:
@@ -76,8 +77,9 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timers()
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
+        for timer in (self._linger_timer, self._write_timer):
+            if timer is not None:
+                timer.cancel()
         # uvicorn tells only the newest request, which need not be the one that runs.
         for cycle in (self._running, *(cycle for cycle, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
@@ -157,7 +159,9 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _too_much(self, piece: bytes, in_body: bool, body_bytes: int) -> Refused | None:
         """Bound what the parser swallows without telling: unfinished fields, and chunk extensions."""
-        if self._in_head and not self._head_began_here:
+        if self._head_began_here:
+            return None
+        if self._in_head:
             self._head_raw += len(piece)
             if self._head_raw > self._limits.header_bytes:
                 return headers_too_large(self._limits)
@@ -246,8 +250,9 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.pipeline or self.transport.is_closing():
             return
         if self._last_words is not None:
-            self._unset_keepalive_if_required()
-            self._say(self._last_words)
+            if not self._busy:  # else the last of those before it has just begun
+                self._unset_keepalive_if_required()
+                self._say(self._last_words)
         elif self._held:
             held = bytes(self._held)
             self._held.clear()
@@ -292,6 +297,31 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._body_timer is not None:
             self._body_timer.cancel()
         self._head_timer = self._body_timer = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _await_reader(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self._write_timer = self.loop.call_later(
+            self._limits.body_timeout, self._reader_late, unread
+        )
+
+    def _reader_late(self, unread: int) -> None:
+        """Drop a client that does not take its answer: it holds a slot."""
+        taken = unread - self.transport.get_write_buffer_size()
+        if taken >= SLOWEST * self._limits.body_timeout:
+            self._await_reader()
+        else:
+            self._write_timer = None
+            self.transport.abort()
 
     # Refusing
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -155,7 +156,7 @@ class Proxy:
         self, upstream: Upstream, call: Call, target: str, headers: list[tuple[str, str]]
     ) -> aiohttp.ClientResponse | Failure | None:
         """Send the request and wait for the answer's headers; None means that another backend may be tried."""
-        call.started_at = asyncio.get_running_loop().time()
+        call.started_at = perf_counter()  # the loop's clock is too coarse for fast backends
         try:
             return await self._client.request(
                 call.scope["method"],
@@ -198,11 +199,13 @@ class Proxy:
                 chunk = await content.readany()
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 log.warning("upstream %s died while it answered: %s", upstream.url, error)
+                if first and await _retracted(send, call.scope["path"]):
+                    return None
                 raise CutShort(f"{upstream.url} died while it answered") from None
             if first and status < 500 and status != 429:
-                first = False
-                latency = asyncio.get_running_loop().time() - call.started_at
-                self._fleet.answered(upstream, latency)
+                now = perf_counter()
+                self._fleet.answered(upstream, now - call.started_at, now)
+            first = False
             call.ending = last = not chunk or content.at_eof()
             await send({"type": "http.response.body", "body": chunk, "more_body": not last})
             if last:
@@ -284,6 +287,16 @@ class Call:
                 await self._pieces.put(message["body"])
             if not message.get("more_body", False):
                 await self._pieces.put(None)
+
+
+async def _retracted(send: Send, path: str) -> bool:
+    """Put a failure in the place of a head that has not left yet: admission keeps it back until the first byte."""
+    failure = Failure(502, "upstream_failed", "the backend hung up before it answered; try again")
+    try:
+        await send_failure(send, failure, path)
+    except RuntimeError:  # the server's word for a second head
+        return False
+    return True
 
 
 def _unreachable(tried: list[Upstream]) -> Failure:

@@ -11,13 +11,13 @@ import logging
 import signal
 import socket
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from fairlead.documents.values import is_loopback, split_address
+from fairlead.documents.values import split_address
 from fairlead.documents.watching import Watch
 from fairlead.gateway.admin import Admin
 from fairlead.gateway.admission import Admission
@@ -221,6 +221,7 @@ def run(config: str | os.PathLike[str]) -> int:
         _say(*loaded.lines)
         return 2
     _set_up_logging(access=loaded.settings.access_log)
+    _allow_many_connections()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_run(loaded, config))
@@ -265,6 +266,17 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:  # on Windows there is none
         return None
     return uvloop.new_event_loop
+
+
+def _allow_many_connections() -> None:
+    """Raise the number of open files to what the system allows: each request takes two."""
+    try:
+        import resource
+    except ImportError:  # on Windows there is no such limit
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _set_up_logging(*, access: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -26,6 +27,8 @@ UNREPORTED = 64  # slots of a backend that has not said how many it has
 BELIEVED_FOR = 30.0  # seconds that a reported capacity outlives its report
 LARGEST_REPORT = 1 << 20  # bytes
 SERVER_INFO = "/get_server_info"  # where SGLang reports
+
+log = logging.getLogger("fairlead.gateway")
 
 
 class Upstream:
@@ -126,6 +129,10 @@ async def look(session: aiohttp.ClientSession, upstream: Upstream, timeout: floa
         async with asyncio.timeout(timeout):
             return await _look(session, upstream)
     except (aiohttp.ClientError, OSError, ValueError):
+        return Sighting(healthy=False)
+    except Exception:
+        # Whatever a backend answers, it must be looked at again.
+        log.exception("looking at upstream %s failed", upstream.url)
         return Sighting(healthy=False)
 
 

@@ -44,7 +44,7 @@ from fairlead.core.capacity import STOP
 from fairlead.core.policy import Policy
 from fairlead.policies.aging import Aging
 from fairlead.policies.fifo import FIFO
-from fairlead.policies.flow import FRESH, Flow, checked_weight, queue_factory
+from fairlead.policies.flow import FRESH, Flow, Weights, queue_factory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -78,11 +78,7 @@ class FairQueue(Policy):
         limit: int | None = None,
     ) -> None:
         self._key: Callable[[Ticket], Hashable] = attrgetter(by) if isinstance(by, str) else by
-        self._weights: dict[Hashable, float] = {}
-        self._weigh = weights if callable(weights) else None
-        if weights is not None and not callable(weights):
-            self._weights = {key: checked_weight(key, weight) for key, weight in weights.items()}
-        self._default_weight = checked_weight("default_weight", default_weight)
+        self._weights = Weights(weights, default_weight)
         self._inside = queue_factory(inside)
         # Where nothing inside ever withholds, nobody need be asked while nobody waits.
         self._never_withholds = inside in (FIFO, Aging) or not getattr(inside, "withholds", True)
@@ -111,24 +107,24 @@ class FairQueue(Policy):
     def set_weight(self, key: Hashable, weight: float) -> None:
         """Change a weight; it counts from the next dispatch on."""
         self._recall()
-        self._weights[key] = weight = checked_weight(key, weight)
+        self._weigh(key, self._weights.set(key, weight))
+
+    def set_weights(self, weights: Mapping[Hashable, float]) -> None:
+        """Change all weights at once; who is not named has the default weight."""
+        self._recall()
+        self._weights.replace(weights)
+        for key in list(self._flows):
+            self._weigh(key, self._weights.of(key))
+
+    def _weigh(self, key: Hashable, weight: float) -> None:
         flow = self._flows.get(key)
-        if flow is not None:
+        if flow is not None and weight != flow.weight:
             if flow.counted:
                 self._weight += weight - flow.weight
             if flow.start > self._served:  # what it is ahead stays the same amount of work
                 flow.start = self._served + (flow.start - self._served) * flow.weight / weight
             flow.weight = weight
             self._replace(flow)
-
-    def set_weights(self, weights: Mapping[Hashable, float]) -> None:
-        """Change all weights at once; who is not named has the default weight."""
-        checked = {key: checked_weight(key, weight) for key, weight in weights.items()}
-        for key in [key for key in self._flows if key not in checked and key in self._weights]:
-            self.set_weight(key, self._default_weight)
-        for key, weight in checked.items():
-            self.set_weight(key, weight)
-        self._weights = checked
 
     def skips(self, ticket: Ticket) -> bool:
         return self._never_withholds or self._flow(self._key(ticket)).queue.skips(ticket)
@@ -146,9 +142,7 @@ class FairQueue(Policy):
         flow = self._flows.get(key)
         if flow is None:
             self._fresh += 1
-            weight = self._weights.get(key, self._default_weight)
-            if self._weigh is not None:
-                weight = checked_weight(key, self._weigh(key))
+            weight = self._weights.of(key)
             flow = self._flows[key] = Flow(key, self._fresh, self._inside(key), weight)
             if flow.queue.timed:
                 self._timed[flow] = inf

@@ -9,7 +9,7 @@ from fairlead.core.policy import Policy
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Mapping
 
     Inside = Callable[[Hashable], Policy]
 
@@ -39,6 +39,36 @@ def checked_weight(key: Hashable, weight: float) -> float:
     if not (isfinite(weight) and weight > 0):
         raise ConfigError(f"the weight of {key!r} must be a finite number above 0; got {weight!r}")
     return float(weight)
+
+
+class Weights:
+    """The weight of each key: given one by one, or by a function asked when a key appears."""
+
+    def __init__(
+        self,
+        given: Mapping[Hashable, float] | Callable[[Hashable], float] | None,
+        default: float,
+    ) -> None:
+        self.default = checked_weight("default_weight", default)
+        self._ask = given if callable(given) else None
+        self._given: dict[Hashable, float] = {}
+        if given is not None and not callable(given):
+            self.replace(given)
+
+    def of(self, key: Hashable) -> float:
+        """Tell a key's weight."""
+        if self._ask is not None and key not in self._given:
+            return checked_weight(key, self._ask(key))
+        return self._given.get(key, self.default)
+
+    def set(self, key: Hashable, weight: float) -> float:
+        """Change one."""
+        self._given[key] = weight = checked_weight(key, weight)
+        return weight
+
+    def replace(self, weights: Mapping[Hashable, float]) -> None:
+        """Change all; none if one of them cannot be."""
+        self._given = {key: checked_weight(key, weight) for key, weight in weights.items()}
 
 
 def queue_factory(inside: Inside | type[Policy]) -> Inside:

@@ -1,0 +1,60 @@
+"""Tokens in flight: what costs nothing holds nothing, limits change at run time, lost holders expire."""
+
+from math import inf, nan
+
+import pytest
+
+from fairlead.capacities import InFlight
+from fairlead.core import Change, State, Ticket
+from fairlead.errors import ConfigError
+from fairlead.policies import FIFO
+from fairlead.testing import CheckedGate
+
+
+@pytest.mark.parametrize("costs", [(0, 0), (1, 0), (0, 1), (0, 2, 0)])
+def test_holders_that_cost_nothing_end_in_any_order(costs: tuple[int, ...]):
+    gate = CheckedGate(FIFO(), InFlight(2, by=lambda ticket: ticket.tenant))
+    tickets = [Ticket(cost=cost, tenant="a") for cost in costs]
+    for ticket in tickets:
+        gate.offer(ticket, 0.0)
+        assert ticket.state is State.RUNNING
+    for ticket in tickets:
+        gate.finish(ticket, 1.0)
+    assert gate.capacity.room() == {}
+
+
+def test_lowered_below_what_is_in_flight_nothing_starts_until_it_has_drained():
+    gate = CheckedGate(FIFO(), InFlight(4))
+    first = [Ticket(number) for number in range(4)]
+    for ticket in first:
+        gate.offer(ticket, 0.0)
+    waiting = [Ticket("a"), Ticket("b")]
+    for ticket in waiting:
+        gate.offer(ticket, 0.0)
+    assert gate.adjust(Change("in flight", "resize", (2,)), 1.0) == []
+    assert gate.finish(first[0], 2.0) == []
+    assert gate.finish(first[1], 2.0) == []
+    assert gate.finish(first[2], 2.0) == [waiting[0]]
+    assert gate.adjust(Change("in flight", "resize", (3,)), 3.0) == [waiting[1]]
+
+
+def test_how_long_a_holder_may_hold_changes_for_those_to_come():
+    gate = CheckedGate(FIFO(), InFlight(2, expire_after=10.0))
+    old, new = Ticket("old"), Ticket("new")
+    gate.offer(old, 0.0)
+    gate.adjust(Change("in flight", "set_expiry", (1.0,)), 0.0)
+    gate.offer(new, 0.0)
+    assert gate.advance(1.0) == [new]
+    assert new.state is State.EXPIRED
+    assert gate.advance(9.9) == []
+    assert gate.advance(10.0) == [old]
+    assert gate.finish(old, 11.0) == []
+    assert gate.late == 1
+
+
+@pytest.mark.parametrize("seconds", [0, -1, nan])
+def test_a_bad_expiry_changes_nothing(seconds: float):
+    limit = InFlight(2, expire_after=inf)
+    with pytest.raises(ConfigError):
+        limit.set_expiry(seconds)
+    assert limit.expire_after == inf
