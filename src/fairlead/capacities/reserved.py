@@ -119,9 +119,10 @@ class Reserved(Capacity):
         self._above = [sum(self.reserved[rank + 1 :]) for rank in range(len(self.reserved))]
         self._opened()
 
-    def _opened(self) -> None:
-        opened, holds = self.opened, self._holds
-        if holds and (not opened or opened[-1] is not holds[-1]):  # else they are told already
+    def _opened(self, lowest: int = 0) -> None:
+        """Tell that classes from that one up may have gained room."""
+        opened, holds = self.opened, self._holds[lowest:]
+        if holds and (not opened or opened[-len(holds) :] != holds):  # else they are told already
             opened.extend(holds)
 
     def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
@@ -171,20 +172,23 @@ class Reserved(Capacity):
     def give(self, ticket: Ticket, now: float) -> None:
         rank = ticket.rank
         self.used -= 1
-        self.inflight[rank] -= 1
-        self._demand_may_have_ended(rank, now)
+        self.inflight[rank] = left = self.inflight[rank] - 1
+        if not left and not self.waiting[rank]:
+            self._demand_ended[rank] = now
+            self._opened()  # the hold of this class is lent, or will be: from when on is for `ready_at` to say
+        else:
+            # Within its reservation what a class gives back it holds: lower classes gain nothing.
+            self._opened(0 if left >= self.reserved[rank] else rank)
 
     def enter(self, ticket: Ticket, now: float) -> None:
         self.waiting[ticket.rank] += 1
 
     def leave(self, ticket: Ticket, now: float) -> None:
-        self.waiting[ticket.rank] -= 1
-        self._demand_may_have_ended(ticket.rank, now)
-
-    def _demand_may_have_ended(self, rank: int, now: float) -> None:
-        if not self.inflight[rank] and not self.waiting[rank]:
+        rank = ticket.rank
+        self.waiting[rank] -= 1
+        if not self.waiting[rank] and not self.inflight[rank]:
             self._demand_ended[rank] = now
-        self._opened()
+            self._opened()
 
     def ready_at(self, ticket: Ticket, now: float, scope: Hashable) -> float:
         """The holds that linger without demand end one by one: when have enough of them ended?"""

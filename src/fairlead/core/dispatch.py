@@ -144,12 +144,6 @@ class Dispatcher:
 
     # Waiting
 
-    def _skips(self, ticket: Ticket) -> bool:
-        try:
-            return self.policy.skips(ticket)
-        except Exception:
-            return False  # `push` will say what is wrong with it
-
     def _push(self, ticket: Ticket, now: float, changed: list[Ticket]) -> None:
         try:
             self.policy.push(ticket, now)

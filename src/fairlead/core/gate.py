@@ -108,7 +108,9 @@ class Gate(Dispatcher):
         self._seq = ticket.seq = self._seq + 1
         if ticket.arrived_at == UNSET:
             ticket.arrived_at = now
-        if not self._full and not self.waiting and (self._all_skip or self._skips(ticket)):
+        if not self._full and (
+            self._outranks(ticket, now) if self.waiting else self._all_skip or self._skips(ticket)
+        ):
             capacity = self.capacity
             charges = self._charges
             refusal = capacity.refusal(ticket, now) if charges else capacity.admit(ticket, now)
@@ -143,6 +145,21 @@ class Gate(Dispatcher):
         if changed and ticket in changed:
             changed.remove(ticket)
         return changed
+
+    def _skips(self, ticket: Ticket) -> bool:
+        try:
+            return self.policy.skips(ticket)
+        except Exception:
+            return False  # `push` will say what is wrong with it
+
+    def _outranks(self, ticket: Ticket, now: float) -> bool:
+        """Say whether a newcomer may be asked at once, though others wait: all of them rank after it."""
+        if self._claims or self.capacity.opened:
+            return False
+        try:
+            return self.policy.outranks(ticket, now)
+        except Exception:
+            return False  # `push` will say what is wrong with it
 
     def finish(
         self,

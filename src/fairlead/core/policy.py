@@ -77,6 +77,10 @@ class Policy:
         """Say whether a ticket may start past this policy when nobody waits."""
         return self.shortcut
 
+    def outranks(self, ticket: Ticket, now: float) -> bool:
+        """Say whether a ticket that comes now would be picked before everybody who waits; False is always right."""
+        return False
+
     def push(self, ticket: Ticket, now: float) -> None:
         """Let a ticket wait."""
         key = self.key(ticket)

@@ -119,6 +119,12 @@ class Classes(Policy):
     def skips(self, ticket: Ticket) -> bool:
         return 0 <= ticket.rank <= self._top and self._queues[ticket.rank].skips(ticket)
 
+    def outranks(self, ticket: Ticket, now: float) -> bool:
+        rank = ticket.rank
+        if now >= self._starving_at or not 0 <= rank <= self._top or any(self._sizes[rank:]):
+            return False
+        return self._queues[rank].skips(ticket)
+
     def push(self, ticket: Ticket, now: float) -> None:
         rank = ticket.rank
         if not 0 <= rank <= self._top:
