@@ -9,7 +9,7 @@ import pytest
 from fairlead.documents import reading
 from fairlead.gateway import loading
 from fairlead.gateway.loading import Loaded, load, load_content
-from fairlead.gateway.settings import BUILT_IN, PrioritySettings, Settings, json_schema
+from fairlead.gateway.settings import BUILT_IN, PrioritySettings, Settings, Upstream, json_schema
 
 ISSUE = """\
 listen: 127.0.0.1:8080
@@ -336,3 +336,12 @@ def test_the_files_of_this_test_pass_the_schema(tmp_path: Path):
     for wrong in refused:
         assert not is_valid(wrong)
         assert load(wrong).problems
+
+
+def test_settings_made_by_hand_may_have_upstreams():
+    upstream = Upstream(url="http://127.0.0.1:9001", capacity=4)
+    assert load(Settings(upstreams=[upstream])).settings.upstreams == [upstream]
+    enabled = PrioritySettings(enabled=True)
+    refused = load(Settings(upstreams=[upstream], priority_scheduler=enabled))
+    assert len(refused.problems) == 1
+    assert not refused.settings.priority_scheduler.enabled

@@ -87,11 +87,7 @@ def load(config: str | os.PathLike[str] | Mapping[str, Any] | Settings | None) -
     if config is None:
         return Loaded(Settings(), (), "defaults")
     if isinstance(config, Settings):
-        return _loaded(
-            Node({name: Node(getattr(config, name)) for name in config.model_fields_set}),
-            [],
-            "settings",
-        )
+        return _judged(config, "settings")
     if isinstance(config, Mapping):
         return _loaded(*tree_of_mapping(config), "configuration")
     try:

@@ -238,8 +238,11 @@ class PriorityMiddleware:
     ) -> Failure | None:
         """Ask for a slot; the answer is the exchange's state, or a failure if there is nobody to ask."""
         pool = self.admission.pool(model)
+        if pool is None and model is None:
+            text = "the pool depends on the model: name it in a JSON body, as in {\"model\": ...}"
+            return Failure(400, "model_required", text)
         if pool is None:
-            text = f"no upstream serves the model {shown(model)}; GET /v1/models tells which are"
+            text = f"no upstream serves the model {shown(model)}"
             return Failure(404, "model_not_found", text)
         exchange.offer(pool, task)
         return None
