@@ -187,3 +187,17 @@ def test_a_plan_that_makes_no_sense_is_named(plan, says: str):
     with pytest.raises(PolicyError, match=rf"odd.*{says}"):
         gate.offer(Ticket("a"), 0.0)
     assert (gate.active, gate.waiting) == (len(gate.holders), 0)
+
+
+def test_a_fair_queue_says_at_once_what_is_wrong_with_a_key():
+    """Also when nobody waits, and it has yet no need of the key: later it would fail another ticket's offer."""
+    gate = CheckedGate(FairQueue(), Slots(1))
+    odd = Ticket("odd", tenant=["a list"])  # type: ignore[arg-type]
+    with pytest.raises(PolicyError, match="could not charge"):
+        gate.offer(odd, 0.0)
+    assert (odd.state, gate.active, gate.waiting) == (State.NEW, 0, 0)
+    first, second = Ticket("first", tenant="a"), Ticket("second", tenant="a")
+    gate.advance(0.0)
+    gate.offer(first, 1.0)
+    gate.offer(second, 1.0)
+    assert gate.finish(first, 2.0) == [second]

@@ -189,6 +189,10 @@ class TestAnotherLoopOrThread:
                         except Misuse as error:
                             caught.append(error)
                         assert closed(work)
+                        try:
+                            await ask(50, double, 1)
+                        except Misuse as error:
+                            caught.append(error)
                     for deed in (scheduler.shutdown, scheduler.turn().__aenter__):
                         try:
                             await deed()
@@ -202,7 +206,7 @@ class TestAnotherLoopOrThread:
                 thread = threading.Thread(target=asyncio.run, args=(foreign(),))
                 thread.start()
                 thread.join()
-                assert len(caught) == 5
+                assert len(caught) == 7
                 assert all("another event loop" in str(error) for error in caught)
                 assert scheduler.stats() == before
 
@@ -219,7 +223,9 @@ class TestAnotherLoopOrThread:
                     work = double(1)
                     for deed in (
                         lambda: scheduler.spawn(50, work),
+                        lambda: scheduler.spawn(50, double, 1),
                         lambda: scheduler.submit(50, int).send(None),
+                        lambda: scheduler.submit(50, double, 1).send(None),
                         lambda: scheduler.resize(3),
                     ):
                         try:
@@ -231,7 +237,7 @@ class TestAnotherLoopOrThread:
                 thread = threading.Thread(target=foreign)
                 thread.start()
                 thread.join()
-                assert len(caught) == 3
+                assert len(caught) == 5
                 assert all("outside the event loop" in str(error) for error in caught)
                 assert all("ThreadScheduler" in str(error) for error in caught)
                 assert scheduler.stats() == before
@@ -273,9 +279,10 @@ class TestAnotherLoopOrThread:
             async def main():
                 async with Scheduler.bounded(1) as scheduler:
                     await scheduler.spawn(50, int)
-                    async def ask():
-                        await scheduler.submit(50, int)
-                    in_child(lambda: asyncio.run(ask()))
+                    async def ask(work):
+                        await scheduler.submit(50, work)
+                    in_child(lambda: asyncio.run(ask(int)))
+                    in_child(lambda: asyncio.run(ask(lambda: None)))
 
             asyncio.run(main())
             warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads, from 3.12 on
@@ -295,9 +302,9 @@ class TestAnotherLoopOrThread:
         )
         *told, last = ran.stdout.splitlines()
         assert last == "parent ended", ran.stderr
-        assert len(told) == 3
+        assert len(told) == 4
         assert all(line.startswith("Misuse:") for line in told)
-        assert all("fork" in line for line in told[1:])
+        assert all("fork" in line for line in told[2:])
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,11 @@ class Slots(Capacity):
             cls.admit = Capacity.admit  # type: ignore[method-assign]  # whatever it overrides is asked
 
     def admit(self, ticket: Ticket, now: float) -> Hashable | None:
-        if self.used >= self.total:  # in one step, for benchmarks/gate.py
+        used, total = self.used + 1, self.total  # in one step, for benchmarks/gate.py
+        if used > total:
             return FULL
-        self.used = used = self.used + 1
-        self.full = used >= self.total
+        self.used = used
+        self.full = used == total
         return None
 
     def refusal(self, ticket: Ticket, now: float, without: Ticket | None = None) -> Hashable | None:

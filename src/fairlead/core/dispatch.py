@@ -6,7 +6,7 @@ due, start as many as possible, expire what waited or held too long, until nothi
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from fairlead.core.capacity import FULL, NEVER, STOP
 from fairlead.core.deadlines import Deadlines
@@ -144,39 +144,26 @@ class Dispatcher:
 
     # Waiting
 
-    def _push(self, ticket: Ticket, now: float, changed: list[Ticket]) -> None:
-        try:
-            self.policy.push(ticket, now)
-        except Exception as error:
-            self._tell_later(changed)
-            if isinstance(error, FairleadError):
-                raise
-            raise PolicyError(
-                f"{_name(self.policy)} could not queue {ticket!r}: {error!r}"
-            ) from error
-        ticket.state = WAITING
-        self.waiting += 1
-        if self._watches:
-            self.capacity.enter(ticket, now)
-        if ticket.wait_until < inf:
-            self._remember(ticket.wait_until, ticket)
-        if ticket.can_preempt:
-            self._preemptors += 1
-            self._rouse(ticket.scopes)
-        if self._closed:
-            self._scopes.reopen(ticket, now)
+    def _admit_past(self, ticket: Ticket, now: float, changed: list[Ticket]) -> Hashable | None:
+        """Ask for room for a ticket that starts past the policy, which accounts for it."""
+        capacity = self.capacity
+        refusal = capacity.refusal(ticket, now)
+        if refusal is None:
+            try:
+                self.policy.charge(ticket, ticket.cost, now)  # first: it may find the ticket wrong
+            except Exception as error:
+                self._blame("charge", ticket, error, changed)
+            capacity.full = capacity.take(ticket, now) is True
+        return refusal
 
-    def _charge(self, ticket: Ticket, now: float, changed: list[Ticket]) -> None:
-        """Let the policy account for a ticket that starts past it."""
-        try:
-            self.policy.charge(ticket, ticket.cost, now)
-        except Exception as error:
-            self._tell_later(changed)
-            if isinstance(error, FairleadError):
-                raise
-            raise PolicyError(
-                f"{_name(self.policy)} could not charge {ticket!r}: {error!r}"
-            ) from error
+    def _blame(
+        self, deed: str, ticket: Ticket, error: Exception, changed: list[Ticket]
+    ) -> NoReturn:
+        """The policy could not do its deed, and the verb fails: raise what says so."""
+        self._tell_later(changed)
+        if isinstance(error, FairleadError):
+            raise error
+        raise PolicyError(f"{_name(self.policy)} could not {deed} {ticket!r}: {error!r}") from error
 
     def _drop(self, ticket: Ticket, state: State, now: float) -> None:
         if ticket in self._claims:

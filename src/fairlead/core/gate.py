@@ -112,14 +112,13 @@ class Gate(Dispatcher):
             self._outranks(ticket, now) if self.waiting else self._all_skip or self._skips(ticket)
         ):
             capacity = self.capacity
-            charges = self._charges
-            refusal = capacity.refusal(ticket, now) if charges else capacity.admit(ticket, now)
+            refusal = (
+                self._admit_past(ticket, now, changed)
+                if self._charges
+                else capacity.admit(ticket, now)
+            )
             if refusal is None:
-                if charges:
-                    self._charge(ticket, now, changed)  # before room is taken: it may find it wrong
-                    self._full = capacity.take(ticket, now) is True
-                else:
-                    self._full = capacity.full
+                self._full = capacity.full
                 ticket.state = RUNNING
                 ticket.started_at = now
                 self.holders[ticket] = False
@@ -129,7 +128,21 @@ class Gate(Dispatcher):
                     self._settle(now, changed)  # it may end it again, and tell so
                     return [other for other in changed if other is not ticket]
                 return changed
-        self._push(ticket, now, changed)
+        try:
+            self.policy.push(ticket, now)
+        except Exception as error:
+            self._blame("queue", ticket, error, changed)
+        ticket.state = WAITING
+        self.waiting += 1
+        if self._watches:
+            self.capacity.enter(ticket, now)
+        if ticket.wait_until < inf:
+            self._remember(ticket.wait_until, ticket)
+        if ticket.can_preempt:
+            self._preemptors += 1
+            self._rouse(ticket.scopes)
+        if self._closed:
+            self._scopes.reopen(ticket, now)
         if not self._full or self._hunting or self.due <= now:
             try:
                 self._settle(now, changed)

@@ -30,7 +30,7 @@ class LoopGate:
         self.clock: Callable[[], float] = _no_time
         self.blocked: set[object] = set()  # tasks that wait for room, to warn of self-deadlock
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = inf
+        self.timer_at = inf  # when the gate's `due` is earlier, `after` is to be called
 
     def enter(self, verb: str) -> None:
         """Make sure that the running loop is the one this gate belongs to."""
@@ -51,7 +51,7 @@ class LoopGate:
         self.loop = loop
         stock = getattr(type(loop), "time", None) is asyncio.BaseEventLoop.time
         self.clock = time.monotonic if stock else loop.time  # the same clock, without the detour
-        self._timer, self._timer_at = None, inf
+        self._timer, self.timer_at = None, inf
 
     @property
     def entered(self) -> asyncio.AbstractEventLoop:
@@ -68,7 +68,7 @@ class LoopGate:
         """Follow up a verb: have each changed ticket carry out its verdict, and set the timer."""
         for ticket in changed:
             ticket.told()  # type: ignore[attr-defined]
-        if self.gate.due < self._timer_at:
+        if self.gate.due < self.timer_at:
             self._arm()
 
     def offer(self, ticket: Ticket) -> None:
@@ -113,16 +113,16 @@ class LoopGate:
         """Put the timer away: nothing waits any more."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._timer_at = None, inf
+        self._timer, self.timer_at = None, inf
 
     def _arm(self) -> None:
         self.rest()
         if self.loop is not None and not self.loop.is_closed():
-            self._timer_at = self.gate.due
-            self._timer = self.loop.call_at(self._timer_at, self._tick)
+            self.timer_at = self.gate.due
+            self._timer = self.loop.call_at(self.timer_at, self._tick)
 
     def _tick(self) -> None:
-        self._timer, self._timer_at = None, inf
+        self._timer, self.timer_at = None, inf
         changed: Sequence[Ticket] = ()
         try:
             changed = self.gate.advance(self.clock())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Hashable
 from math import inf
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from fairlead.errors import ConfigError, NeverFits, QueueFull, Refused, Shutting
 from fairlead.policies import Aging, Classes
 from fairlead.policies.aging import STEP
 from fairlead.tasks.priority import TIER_OF, read_priority
-from fairlead.tasks.stats import Counts, SchedulerStats
+from fairlead.tasks.stats import BOUNDS, Counts, SchedulerStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -125,7 +126,9 @@ class Door:
     def _started(self, ticket: Ticket) -> None:
         """Count a ticket that starts after a wait, and the promotions it gained."""
         wait = ticket.started_at - ticket.arrived_at
-        self._count.started(ticket, wait)
+        count, tier = self._count, TIER_OF[ticket.priority]
+        count.waits[tier][bisect_left(BOUNDS, wait)] += 1
+        count.waited[tier] += wait
         if wait >= self._first_step:
             self._count_steps(ticket)
 

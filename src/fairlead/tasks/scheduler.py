@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import warnings
-from asyncio import _get_running_loop, current_task
+from asyncio import Future, _get_running_loop, current_task
 from contextvars import copy_context
 from functools import partial
 from math import inf
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from fairlead.capacities import Slots, Unlimited
 from fairlead.config import SchedulerSettings, seconds, shown, whole
 from fairlead.core import Change, Gate, Outcome, Policy, State
+from fairlead.core.ticket import UNSET
 from fairlead.errors import ConfigError, Misuse, PolicyError, SelfDeadlockWarning, WaitedTooLong
 from fairlead.policies import FIFO
 from fairlead.runtime import LoopGate
@@ -184,7 +185,7 @@ class Scheduler(Door, Submitting):
         kwargs: dict[str, Any],
     ) -> Work:
         gate = self._gate
-        if _get_running_loop() is not gate.loop or gate.loop is None:
+        if gate.loop is None or _get_running_loop() is not gate.loop:
             self._prepare_loop(work)
         ticket = Work(loop=gate.loop)
         ticket.state = NEW
@@ -193,19 +194,25 @@ class Scheduler(Door, Submitting):
         ticket.door = self
         ticket.place = ticket.owner = None
         ticket.scopes = ()
-        ticket.promoted = ticket.can_preempt = ticket.evictable = ticket.handed = False
+        ticket.promoted = ticket.can_preempt = ticket.evictable = False
+        ticket.asked = ticket.handed = False
         ticket.wait_until = ticket.hold_until = ticket.started_at = inf
-        ticket.arrived_at = -inf
+        ticket.arrived_at = UNSET
         ticket.context = copy_context() or None
-        self._offer(ticket, fields, args or kwargs)
+        self._offer(ticket, fields, args or kwargs, True)
         if args or kwargs:
             ticket.work = partial(work, *args, **kwargs)
         if ticket.state is RUNNING:
             self._workers.start(ticket)
         return ticket
 
-    def _offer(self, ticket: TaskTicket | Work, fields: Mapping[str, Any], called: Any) -> None:
-        """Offer a ticket, or raise: then nothing has changed and a coroutine object is closed."""
+    def _offer(
+        self, ticket: TaskTicket | Work, fields: Mapping[str, Any], called: Any, here: bool = False
+    ) -> None:
+        """Offer a ticket, or raise: then nothing has changed and a coroutine object is closed.
+
+        `here`: the gate's loop is known to be the running one.  To ask takes a system call, before Python 3.12.
+        """
         gate, core, priority = self._gate, self._core, ticket.priority
         if (
             type(priority) is not int
@@ -213,8 +220,7 @@ class Scheduler(Door, Submitting):
             or type(ticket.work) not in PLAIN
             or fields
             or self.shutting_down
-            or gate.loop is None
-            or _get_running_loop() is not gate.loop
+            or not (here or (gate.loop is not None and _get_running_loop() is gate.loop))
         ):
             self._prepare(ticket, fields, called)
         try:
@@ -223,7 +229,7 @@ class Scheduler(Door, Submitting):
             discard(ticket.work)
             gate.after(())  # of a verb that fails, the next one tells what it had changed
             raise
-        if changed or core.due < inf:
+        if changed or core.due < gate.timer_at:
             gate.after(changed)
         if ticket.state is RUNNING or ticket.state is WAITING:
             self._count.submitted += 1
@@ -259,9 +265,9 @@ class Scheduler(Door, Submitting):
     def _wait(self, ticket: TaskTicket) -> Generator[Any, None, None]:
         """Wait until the ticket runs; on every other way out it holds nothing and its coroutine is closed."""
         gate = self._gate
-        loop = gate.entered
-        ticket.woken = woken = loop.create_future()
-        task = current_task(loop)
+        task = current_task(gate.loop)
+        woken: Future[None] = Future(loop=gate.loop)
+        ticket.woken = woken
         gate.blocked.add(task)
         try:
             if self._all_blocked(task) and self._explain(ticket).ready_at == inf:
@@ -305,7 +311,7 @@ class Scheduler(Door, Submitting):
         except PolicyError as failure:
             gate.report(failure)
             changed = ()
-        if changed or core.due < inf:
+        if changed or core.due < gate.timer_at:
             gate.after(changed)
         if self.shutting_down:
             self._look_whether_drained()

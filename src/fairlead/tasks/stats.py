@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -85,12 +84,6 @@ class Counts:
     def outstanding(self) -> int:
         """What was submitted and has not come to its end."""
         return self.submitted - sum(self.completed) - self.cancelled
-
-    def started(self, ticket: Ticket, wait: float) -> None:
-        """Note the wait of a ticket that starts after one."""
-        tier = TIER_OF[ticket.priority]
-        self.waits[tier][bisect_left(BOUNDS, wait)] += 1
-        self.waited[tier] += wait
 
     def histograms(self, running: Iterable[Ticket]) -> dict[str, WaitHistogram]:
         """Tell the waits of everything started; what never waited is not counted one by one, it is the rest."""

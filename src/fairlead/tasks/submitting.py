@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from fairlead.config import seconds
 from fairlead.core import Outcome, State, Ticket
-from fairlead.core.ticket import LeanTicket
+from fairlead.core.ticket import UNSET, LeanTicket
 from fairlead.errors import Misuse
 from fairlead.tasks.door import Bound, bound_fields
 from fairlead.tasks.priority import Priority
@@ -45,7 +45,7 @@ class TaskTicket(LeanTicket):
         self.scopes = ()
         self.promoted = self.can_preempt = self.evictable = False
         self.wait_until = self.hold_until = self.started_at = inf
-        self.arrived_at = -inf
+        self.arrived_at = UNSET
 
     def __await__(self) -> Generator[Any, Any, None]:
         if self.state is RUNNING:
@@ -84,9 +84,10 @@ class Turn(TaskTicket):
             raise Misuse(
                 "this turn was entered before; ask the scheduler for a new turn() each time"
             )
-        self.door._offer(self, self._fields, None)
+        door = self.door
+        door._offer(self, self._fields, None)
         if self.state is RUNNING:
-            self.owner = current_task(self.door._gate.loop)
+            self.owner = current_task(door._gate.loop)
         return self
 
     def __aexit__(

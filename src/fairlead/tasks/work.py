@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import types
-from bisect import bisect_left
 from contextvars import Context, copy_context
 from math import inf
 from types import CoroutineType
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from fairlead.core.ticket import RUNNING, WAITING, WITHDRAWN, LeanTicket, Outcome, Ticket
 from fairlead.errors import PolicyError
 from fairlead.tasks.priority import TIER_OF
-from fairlead.tasks.stats import BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
@@ -42,13 +40,13 @@ OK = Outcome.OK
 class Work(_TicketAndFuture):
     """A unit of spawned work: cancelling it withdraws what waits and cancels what runs."""
 
-    __slots__ = (*LeanTicket.__slots__, "context", "door", "handed", "owner")
+    __slots__ = (*LeanTicket.__slots__, "asked", "context", "door", "handed", "owner")
 
+    asked: bool  # to be cancelled while it runs
     context: Context | None  # of the spawner; None: it had no variables
     door: Scheduler
     handed: bool  # to a worker, which has begun it or will
     owner: asyncio.Task[Any] | None  # the worker that runs it
-    asked: bool = False  # to be cancelled while it runs
 
     def told(self) -> None:
         """Carry out the verdict the gate has just written."""
@@ -133,11 +131,13 @@ class Workers:
             error: BaseException | None = None
             try:
                 result = work.work
-                if type(result) is not CoroutineType and callable(result):
+                kind = type(result)
+                if kind is not CoroutineType and callable(result):
                     result = result() if context is None else context.run(result)
-                if type(result) is CoroutineType and context is not None:
+                    kind = type(result)
+                if kind is CoroutineType and context is not None:
                     result = await _drive(result, context)
-                elif type(result) is CoroutineType or hasattr(type(result), "__await__"):
+                elif kind is CoroutineType or hasattr(kind, "__await__"):
                     result = await result
                 work.set_result(result)
             except asyncio.CancelledError as cancelled:
@@ -177,20 +177,11 @@ class Workers:
             gate.report(failure)
             changed = ()
         following: Work | None = None
-        if changed:
-            first = changed[0]
-            if type(first) is Work and first.state is RUNNING:
-                following = first
-                first.handed = True
-                changed = changed[1:] if len(changed) > 1 else ()
-                other, count = first.door, first.door._count
-                wait = first.started_at - first.arrived_at
-                tier = TIER_OF[first.priority]
-                count.waits[tier][bisect_left(BOUNDS, wait)] += 1
-                count.waited[tier] += wait
-                if wait >= other._first_step:
-                    other._count_steps(first)
-        if changed or core.due < inf:
+        if changed and type(changed[0]) is Work and changed[0].state is RUNNING:
+            following, *changed = changed
+            following.handed = True
+            following.door._started(following)
+        if changed or core.due < gate.timer_at:
             gate.after(changed)
         if door.shutting_down:
             door._look_whether_drained()
