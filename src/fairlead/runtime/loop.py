@@ -74,7 +74,7 @@ class LoopGate:
     def offer(self, ticket: Ticket) -> None:
         """Ask for a turn; `ticket.state` is the answer."""
         changed = self.gate.offer(ticket, self.clock())
-        if changed or self.gate.due < self._timer_at:
+        if changed or self.gate.due < self.timer_at:
             self.after(changed)
 
     def finish(
@@ -89,7 +89,7 @@ class LoopGate:
             changed = self.gate.finish(ticket, self.clock(), outcome, spent)
         except PolicyError as error:
             self.report(error)
-        if changed or self.gate.due < self._timer_at:
+        if changed or self.gate.due < self.timer_at:
             self.after(changed)
 
     def withdraw(self, tickets: Iterable[Ticket]) -> None:
