@@ -8,7 +8,7 @@ import pytest
 from fairlead.capacities import Slots
 from fairlead.core import STOP, Capacity, Ticket
 from fairlead.testing import CapacityContract
-from tests.properties.shapes import CAPACITIES
+from tests.properties.shapes import CAPACITIES, limiting
 
 
 class Evens(Capacity):
@@ -31,7 +31,11 @@ class Evens(Capacity):
         self.used -= 1
 
 
-SHAPES: dict[str, Callable[[], Capacity]] = {**CAPACITIES, "a user's": Evens}
+SHAPES: dict[str, Callable[[], Capacity]] = {
+    **CAPACITIES,
+    "load bucket whose rate ends": lambda: limiting(0.5, until=9.7),
+    "a user's": Evens,
+}
 CASES = [name for name in dir(CapacityContract) if name.startswith("test_")]
 
 

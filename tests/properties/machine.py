@@ -222,7 +222,7 @@ class GateMachine(RuleBasedStateMachine):
 
     @rule(step=STEPS, which=st.integers(0, 99), size=st.integers(0, 99))
     def resize(self, step, which, size):
-        found = [part for part in parts(self.gate.capacity) if not isinstance(part, TokenBucket)]
+        found = [part for part in parts(self.gate.capacity) if hasattr(part, "resize")]
         if found:
             part = found[which % len(found)]
             sizes = RESIZE.get(type(part), (0, 1, 2))
@@ -267,7 +267,7 @@ class GateMachine(RuleBasedStateMachine):
             if isinstance(part, Pools):
                 for pool in ("ocr", "gpu"):
                     gate.adjust(Change(part.name, "resize", (pool, 3)), self.now)
-            elif not isinstance(part, TokenBucket):
+            elif hasattr(part, "resize"):
                 gate.adjust(Change(part.name, "resize", (5,)), self.now)
         while gate.waiting or gate.holders:
             if gate.holders:

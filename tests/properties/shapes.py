@@ -1,8 +1,19 @@
 """Every policy and every capacity, alone and nested: the shapes that contracts and machines are run over."""
 
 from collections.abc import Callable
+from math import inf
 
-from fairlead.capacities import Both, InFlight, Pools, Reserved, Slots, TokenBucket
+from fairlead.capacities import (
+    Both,
+    InFlight,
+    LeasedSlots,
+    LeasedTokens,
+    Pools,
+    Reserved,
+    Slots,
+    TokenBucket,
+)
+from fairlead.capacities.load import LoadBucket
 from fairlead.core import Capacity, Policy, Ticket
 from fairlead.policies import FIFO, Aging, Classes, FairQueue, Level, Planner
 
@@ -16,6 +27,13 @@ class ShortestFirst(Policy):
 
 def tenant(ticket: Ticket) -> object:
     return ticket.tenant
+
+
+def limiting(rate: float, until: float = inf) -> LoadBucket:
+    """A load bucket that limits from the beginning."""
+    bucket = LoadBucket()
+    bucket.set_rate(rate, 0.0, until)
+    return bucket
 
 
 def by_deadline(waiting, now):
@@ -35,6 +53,19 @@ LIMITED = [
     Level("default", starvation=2.0),
     Level("interactive", wait_limit=20.0),
 ]
+
+
+def lent_tokens(**settings) -> LeasedTokens:
+    """Cut off from its ledger: the only time that tokens come to it by themselves."""
+    tokens = LeasedTokens(4, **settings)
+    tokens.lose("local", tokens.stand_in(1.0, 4, None))
+    return tokens
+
+
+def lent_slots() -> LeasedSlots:
+    slots = LeasedSlots(3, by=tenant, expire_after=30.0)
+    slots.lose("local", 1, 0)
+    return slots
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -67,8 +98,12 @@ CAPACITIES: dict[str, Callable[[], Capacity]] = {
     "bucket in intervals": lambda: TokenBucket(1.0, burst=4, interval=2.0),
     "bucket with debt": lambda: TokenBucket(1.0, burst=2, oversize="debt"),
     "bucket per tenant": lambda: TokenBucket(0.5, burst=3, by=tenant),
+    "load bucket": lambda: limiting(2.0),
     "in flight": lambda: InFlight(4),
     "in flight per tenant": lambda: InFlight(3, by=tenant, expire_after=30.0),
+    "leased tokens, cut off": lent_tokens,
+    "leased tokens per tenant, cut off": lambda: lent_tokens(by=tenant),
+    "leased slots, cut off": lent_slots,
     "pools": lambda: Pools({"ocr": 2, "gpu": 1}),
     "slots and bucket per tenant": lambda: Both(Slots(3), TokenBucket(0.5, burst=3, by=tenant)),
     "reserved and in flight": lambda: Both(

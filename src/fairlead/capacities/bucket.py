@@ -1,29 +1,40 @@
 """Token buckets: a rate with a burst, one bucket or one per label value.
 
-A bucket is its level after the last use and the instant of it; between uses nothing is computed.  `refusal` and
+A bucket is its level after the last use and the instant it fills from; between uses nothing is computed.  `refusal` and
 `ready_at` are one expression over the two, so they never disagree by a rounding, which would make a timer spin at one
 instant.
 
 *Continuous fill*: a cost above the level is possible from  at + (cost − level)/rate  on.
 *Interval fill*: `rate·interval` tokens arrive at once at the end of each interval, counted from the first use of the
 bucket; the instant kept is that of the last counted fill.
+*Delayed fill* (`delay_initial_fill`): a draw from a completely full bucket puts that instant off by the time a whole
+burst takes to fill, so that the first such time yields the burst, and not the burst and its refill.
 
 The debt rule is explicit: a cost above the burst is refused for good (`oversize="refuse"`), or admitted when the bucket
 is full, leaving a debt that later tickets wait out (`oversize="debt"`).
+
+Buckets per label value are kept in order of use.  A full one is as good as none; one unused for `max_idle_time` counts
+as full; beyond `max_keys` the one unused longest is given up.  Each use looks at the two oldest, so the table is
+cleared as fast as it grows.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from math import ceil, floor, inf, isfinite
 from typing import TYPE_CHECKING, Literal
 
-from fairlead.core.capacity import NEVER, STOP, Capacity
+from fairlead.core.capacity import FULL, NEVER, STOP, Capacity
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable
 
     from fairlead.core.ticket import Ticket
+
+
+# Its level after the last use, the instant it fills from (with a delay, one to come), and that of the last use.
+Bucket = tuple[float, float, float]
 
 
 class TokenBucket(Capacity):
@@ -40,23 +51,35 @@ class TokenBucket(Capacity):
         *,
         by: Callable[[Ticket], Hashable] | None = None,
         interval: float | None = None,
+        delay_initial_fill: bool = False,
         oversize: Literal["refuse", "debt"] = "refuse",
+        max_idle_time: float = inf,
+        max_keys: int = 1_000_000,
         name: str = "tokens",
     ) -> None:
-        for what, value in (("rate", rate), ("burst", burst), ("interval", interval)):
-            if value is not None and not (isfinite(value) and value > 0):
-                raise ConfigError(f"{what} must be a finite number above 0; got {value!r}")
+        _check(rate, burst, interval)
         if oversize not in ("refuse", "debt"):
             raise ConfigError(f'oversize must be "refuse" or "debt"; got {oversize!r}')
+        if not max_idle_time > 0:
+            raise ConfigError(f"max_idle_time must be above 0 seconds; got {max_idle_time!r}")
+        if max_keys < 1:
+            raise ConfigError(f"max_keys must be 1 or more; got {max_keys!r}")
         self.name = name
         self.rate = rate
         self.burst = burst
         self.interval = interval
+        self.delay_initial_fill = delay_initial_fill
         self.oversize = oversize
+        self.max_idle_time = max_idle_time
+        self.max_keys = max_keys
         self._by = by
         self.scoped = by is not None
-        # key -> (level, at).  A full bucket is as good as none: it is dropped, oldest use first.
-        self._buckets: dict[Hashable, tuple[float, float]] = {}
+        self._buckets: dict[Hashable, Bucket] = {}  # in order of use
+
+    @property
+    def keys(self) -> int:
+        """The number of buckets remembered; all others are full."""
+        return len(self._buckets)
 
     def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
         key = self._key(ticket)
@@ -65,18 +88,23 @@ class TokenBucket(Capacity):
     def _key(self, ticket: Ticket) -> Hashable:
         return self.name if self._by is None else self._by(ticket)
 
+    def _scope(self, key: Hashable) -> Hashable:
+        return STOP if self._by is None else (self.name, key)
+
     def _possible_at(self, key: Hashable, cost: float, now: float) -> float:
         bucket = self._buckets.get(key)
         if bucket is None:
             return now
         needed = min(cost, self.burst)  # more than the burst is in order only with the debt rule
-        level, at = bucket
+        level, at, used_at = bucket
         if level >= needed:
             return now
         if self.interval is None:
-            return at + (needed - level) / self.rate
-        fills = ceil((needed - level) / (self.rate * self.interval))
-        return at + fills * self.interval
+            filled_at = at + (needed - level) / self.rate
+        else:
+            fills = ceil((needed - level) / (self.rate * self.interval))
+            filled_at = at + fills * self.interval
+        return min(filled_at, used_at + self.max_idle_time)
 
     def refusal(self, ticket: Ticket, now: float, without: Ticket | None = None) -> Hashable | None:
         key = self._key(ticket)
@@ -86,7 +114,7 @@ class TokenBucket(Capacity):
             return NEVER
         if self._possible_at(key, ticket.cost, now) <= now:
             return None
-        return STOP if self._by is None else (self.name, key)
+        return self._scope(key)
 
     def ready_at(self, ticket: Ticket, now: float, scope: Hashable) -> float:
         return self._possible_at(self._key(ticket), ticket.cost, now)
@@ -95,7 +123,7 @@ class TokenBucket(Capacity):
         key = self._key(ticket)
         if key is not None:
             self._draw(key, ticket.cost, now)
-            self._drop_full(now)
+            self._drop_idle(now)
 
     def give(self, ticket: Ticket, now: float) -> None:
         """Tokens are used up by starting; nothing comes back at the end."""
@@ -105,17 +133,46 @@ class TokenBucket(Capacity):
         if key is not None:
             self._draw(key, -amount, now)
             if amount > 0:
-                self.opened.append(STOP if self._by is None else (self.name, key))
+                self.opened.append(self._scope(key))
+
+    # Adjustments
 
     def top_up(self, amount: float, key: Hashable = None) -> None:
-        """Add tokens from outside, up to the burst (an adjustment)."""
+        """Add tokens from outside, up to the burst."""
         if not 0 <= amount < inf:
             raise ConfigError(f"a top-up must be a finite number, 0 or more; got {amount!r}")
         key = self.name if self._by is None else key
         bucket = self._buckets.get(key)
         if bucket is not None:
-            self._buckets[key] = (min(self.burst, bucket[0] + amount), bucket[1])
-            self.opened.append(STOP if self._by is None else (self.name, key))
+            level, at, used_at = bucket
+            self._buckets[key] = (min(self.burst, level + amount), at, used_at)
+            self.opened.append(self._scope(key))
+
+    def retune(self, rate: float, burst: float, interval: float | None, now: float) -> None:
+        """Change the settings from `now` on: each bucket keeps what it holds then, up to the new burst.
+
+        A bucket that is full stays full, whatever that is worth now.  Intervals count anew if their length changes.
+        """
+        _check(rate, burst, interval)
+        held = {key: (self._filled(bucket, now), bucket) for key, bucket in self._buckets.items()}
+        for key, ((level, at), bucket) in held.items():
+            if level >= self.burst:
+                del self._buckets[key]
+                continue
+            kept = at if interval == self.interval else max(now, at)
+            self._buckets[key] = (min(burst, level), kept, bucket[2])
+        self.rate, self.burst, self.interval = rate, burst, interval
+        self.opened.append(FULL)
+
+    def set_level(self, level: float, now: float, key: Hashable = None) -> None:
+        """Say what a bucket holds now."""
+        key = self.name if self._by is None else key
+        self._buckets.pop(key, None)
+        if level < self.burst:
+            self._buckets[key] = (level, now, now)
+        self.opened.append(self._scope(key))
+
+    # Books
 
     def level(self, now: float, key: Hashable = None) -> float:
         """Tell how many tokens a bucket holds; negative is debt."""
@@ -125,10 +182,20 @@ class TokenBucket(Capacity):
     def _draw(self, key: Hashable, cost: float, now: float) -> None:
         bucket = self._buckets.pop(key, None)  # put back last: the dict is in order of use
         level, at = (self.burst, now) if bucket is None else self._filled(bucket, now)
-        self._buckets[key] = (min(self.burst, level - cost), at)
+        if self.delay_initial_fill and cost > 0 and level >= self.burst:
+            at = now + self._time_to_fill()
+        self._buckets[key] = (min(self.burst, level - cost), at, now)
 
-    def _filled(self, bucket: tuple[float, float], now: float) -> tuple[float, float]:
-        level, at = bucket
+    def _time_to_fill(self) -> float:
+        """Tell how long after a draw from a full bucket to count fills from, if they are delayed."""
+        if self.interval is None:
+            return self.burst / self.rate
+        return (ceil(self.burst / (self.rate * self.interval)) - 1) * self.interval
+
+    def _filled(self, bucket: Bucket, now: float) -> tuple[float, float]:
+        level, at, used_at = bucket
+        if used_at + self.max_idle_time <= now:
+            return self.burst, now
         if self.interval is None:
             return min(self.burst, level + max(0.0, now - at) * self.rate), max(now, at)
         fills = max(0, floor((now - at) / self.interval))
@@ -137,14 +204,19 @@ class TokenBucket(Capacity):
             fills += 1
         while fills and at + fills * self.interval > now:
             fills -= 1
-        return min(
-            self.burst, level + fills * self.rate * self.interval
-        ), at + fills * self.interval
+        filled = level + fills * self.rate * self.interval
+        return min(self.burst, filled), at + fills * self.interval
 
-    def _drop_full(self, now: float) -> None:
-        for key in list(_first(self._buckets, 2)):
-            if self.level(now, key if self._by is not None else None) >= self.burst:
-                del self._buckets[key]
+    def _drop_idle(self, now: float) -> None:
+        buckets = self._buckets
+        if len(buckets) == 1:
+            return  # the one just used
+        for key in list(islice(buckets, 2)):
+            if self._filled(buckets[key], now)[0] >= self.burst:
+                del buckets[key]
+            elif len(buckets) > self.max_keys:
+                del buckets[key]
+                self.opened.append(self._scope(key))  # it counts as full now
 
     def describe(self, ticket: Ticket, now: float, refusal: Hashable) -> str:
         if refusal is NEVER:
@@ -155,5 +227,7 @@ class TokenBucket(Capacity):
         return f"it needs {ticket.cost:g} {self.name}{whose} and there are {have:g}"
 
 
-def _first(keys: Iterable[Hashable], count: int) -> list[Hashable]:
-    return [key for key, _ in zip(keys, range(count), strict=False)]
+def _check(rate: float, burst: float, interval: float | None) -> None:
+    for what, value in (("rate", rate), ("burst", burst), ("interval", interval)):
+        if value is not None and not (isfinite(value) and value > 0):
+            raise ConfigError(f"{what} must be a finite number above 0; got {value!r}")

@@ -30,14 +30,18 @@ class InFlight(Capacity):
         expire_after: float = inf,
         name: str = "in flight",
     ) -> None:
-        if not expire_after > 0:
-            raise ConfigError(f"expire_after must be above 0 seconds; got {expire_after!r}")
         self.name = name
-        self.expire_after = expire_after
         self._by = by
         self.scoped = by is not None
         self._used: dict[Hashable, float] = {}
         self.resize(limit)
+        self.set_expiry(expire_after)
+
+    def set_expiry(self, expire_after: float) -> None:
+        """Change how long a holder may hold, for those that start from now on."""
+        if not expire_after > 0:
+            raise ConfigError(f"expire_after must be above 0 seconds; got {expire_after!r}")
+        self.expire_after = expire_after
 
     def resize(self, limit: float) -> None:
         """Change the limit of every key."""
@@ -77,11 +81,12 @@ class InFlight(Capacity):
     def give(self, ticket: Ticket, now: float) -> None:
         key = self._key(ticket)
         if key is not None:
-            left = self._used[key] - ticket.cost
+            # Holders that cost nothing leave no trace: the key may be gone, and theirs was no part of it.
+            left = self._used.get(key, 0) - ticket.cost
             if left > 1e-9 * self.limit:  # sums of fractional costs do not cancel exactly
                 self._used[key] = left
             else:
-                del self._used[key]
+                self._used.pop(key, None)
             self.opened.append(self._scope(key))
 
     def used(self, key: Hashable = None) -> float:

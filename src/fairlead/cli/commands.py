@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairlead import __version__
+from fairlead.cli.flows import flows
 from fairlead.cli.gateway import config, gateway
 from fairlead.errors import FairleadError
 
@@ -23,6 +24,7 @@ application = typer.Typer(
 )
 application.add_typer(gateway, name="gateway")
 application.add_typer(config, name="config")
+application.add_typer(flows, name="flows")
 
 
 def run(args: Sequence[str]) -> int:

@@ -1,1 +1,21 @@
 """The flows door: weighted fair queueing over quota, concurrency and load, in one process or many."""
+
+from fairlead.flows.blocking import SyncFlowScheduler
+from fairlead.flows.client import FlowClient, SyncFlowClient
+from fairlead.flows.flow import Flow
+from fairlead.flows.loading import Loaded, load
+from fairlead.flows.middleware import FlowMiddleware
+from fairlead.flows.scheduler import FlowScheduler
+from fairlead.flows.settings import Settings
+
+__all__ = [
+    "Flow",
+    "FlowClient",
+    "FlowMiddleware",
+    "FlowScheduler",
+    "Loaded",
+    "Settings",
+    "SyncFlowClient",
+    "SyncFlowScheduler",
+    "load",
+]

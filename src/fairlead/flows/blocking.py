@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
-from fairlead.core.ticket import RUNNING, WAITING, Outcome
+from fairlead.core.ticket import EXPIRED, NEW, RUNNING, WAITING, Outcome
 from fairlead.errors import Misuse
 from fairlead.flows.flow import Flow
 from fairlead.flows.points import Points
-from fairlead.flows.scheduler import TICK
+from fairlead.flows.scheduler import PATIENCE, TICK
 from fairlead.runtime import ThreadGate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from fairlead.flows.flow import Status
+    from fairlead.flows.leases import Lease
     from fairlead.flows.point import Point
     from fairlead.flows.scheduler import Labels
     from fairlead.flows.settings import Settings
@@ -36,20 +39,30 @@ class BlockingFlow(Flow):
 
     def __enter__(self) -> Self:
         """Ask for tokens, and wait for them as long as it may."""
+        if self.state is not NEW:
+            raise Misuse(f"{self!r} was entered before; make a new flow for each turn")
         point = self.point
         self.accepted = point is None  # nothing limits it
         while point is not None:
             runtime = point.runtime
             runtime.enter("flow")
             with runtime.lock:
+                if point.retired:  # since the flow was made
+                    self.point = point = self.scheduler.points.get(self.control_point)
+                    self.accepted = point is None
+                    continue
                 point.prepare(self, runtime.now())
                 runtime.offer(self)
-                if self.state is not WAITING:
+                waits = self.state is WAITING and point.waits(self)
+                if waits:
+                    self._told = threading.Event()
+                elif self.state is not EXPIRED or not point.parts.leases:
                     point.answered(self, runtime.now())
                     break
-                point.waits(self)
-                self._told = threading.Event()
-            self._wait(point, self._told)
+            if waits and self._told is not None:
+                self._wait(point, self._told)
+            elif self.state is EXPIRED:
+                self._try_again(point)
             if self.moved:
                 point = self.scheduler.points.get(self.control_point)
                 self.move(point)
@@ -58,6 +71,27 @@ class BlockingFlow(Flow):
                 point.answered(self, runtime.now())
             break
         return self
+
+    def _try_again(self, point: Point) -> None:
+        """It would not wait; but more may be lent than this process has borrowed: wait for that one answer."""
+        runtime = point.runtime
+        with runtime.lock:
+            self.renew()
+            self.wait_until = runtime.now() + PATIENCE
+            runtime.offer(self)
+        try:
+            if self.state is WAITING:
+                self.scheduler.answered()
+        except BaseException:
+            with runtime.lock:
+                if self.state is RUNNING:  # granted, but nobody is there to use it
+                    runtime.finish(self, Outcome.LOST)
+            raise
+        finally:
+            with runtime.lock:
+                if self.state is WAITING:
+                    runtime.withdraw([self])
+                    self.state = EXPIRED
 
     def _wait(self, point: Point, told: threading.Event) -> None:
         try:
@@ -103,6 +137,9 @@ class SyncFlowScheduler(Points):
         self._ticker: threading.Thread | None = None
         self._closed = threading.Event()
         self._starting = threading.Lock()
+        self._joined = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event
 
     def _start_ticking(self) -> None:
         """Look after the points once a second, in a thread of their own, from the first flow on."""
@@ -114,19 +151,52 @@ class SyncFlowScheduler(Points):
                 self._ticker.start()
 
     def _keep_ticking(self) -> None:
-        while not self._closed.wait(TICK):
-            self.tick()
+        asyncio.run(self._look_after())
 
-    def tick(self) -> None:
-        """Do what is due now and then at each point."""
-        for point in list(self.points.values()):
-            with point.runtime.lock:
-                point.tick(self.now())
+    async def _look_after(self) -> None:
+        """Keep the ledger on a loop of its own, and tick, until told to stop."""
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        if self.ledger is not None:
+            await self.ledger.start()
+        self._joined.set()
+        while not self._closed.is_set():
+            try:
+                await asyncio.wait_for(self._stop.wait(), TICK)
+            except TimeoutError:
+                self.tick()
+        if self.ledger is not None:
+            await self.ledger.stop()
+
+    def start(self) -> None:
+        """Join the ledger, if there is one; the first flow does so too.  A second call changes nothing."""
+        if self._ticker is None:
+            self._start_ticking()
+        if self.ledger is not None and not self._closed.is_set():
+            self._joined.wait()
+
+    def answered(self) -> bool:
+        """Wait until the ledger has answered all that was asked; False if it could not be asked."""
+        if self.ledger is None or self._loop is None or self._closed.is_set():
+            return False
+        return asyncio.run_coroutine_threadsafe(self.ledger.answered(), self._loop).result()
+
+    def _unshare(self, lease: Lease) -> None:
+        if self.ledger is not None and self._loop is not None and not self._closed.is_set():
+            asyncio.run_coroutine_threadsafe(self.ledger.remove(lease), self._loop)
+
+    def guard(self, point: Point) -> AbstractContextManager[Any]:
+        """Keep other threads from a point's gate meanwhile."""
+        lock: AbstractContextManager[Any] = point.runtime.lock
+        return lock
 
     def close(self) -> None:
-        """Stop looking after the points; flows go on being decided."""
+        """Stop looking after the points, and leave the ledger; flows go on being decided."""
         self._closed.set()
         if self._ticker is not None:
+            self._joined.wait()
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._stop.set)
             self._ticker.join()
 
     def flow(
@@ -139,7 +209,7 @@ class SyncFlowScheduler(Points):
         flow = BlockingFlow(self, control_point, labels)
         self.place(flow, timeout)
         if self._ticker is None:
-            self._start_ticking()
+            self.start()
         return flow
 
     def start_flow(

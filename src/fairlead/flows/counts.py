@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 MOST_WORKLOADS = 100
 OTHER = "other"
+ROUNDING = 1e-6  # tokens; sums of fractional costs do not cancel exactly
 
 
 class Workload:
@@ -66,9 +67,9 @@ class Counts:
         wait = flow.started_at - flow.arrived_at
         self.waits[bisect_left(BOUNDS, wait)] += 1
         self.wait_total += wait
-        if bump > 0:
+        if bump > ROUNDING:
             self.preempted_tokens += bump
-        elif bump < 0:
+        elif bump < -ROUNDING:
             self.delayed_tokens -= bump
         else:
             self.on_time += 1

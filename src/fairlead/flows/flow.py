@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairlead.core.ticket import EXPIRED, NEW, REFUSED, LeanTicket, Outcome, QueueLimit
-from fairlead.errors import NeverFits, QueueFull, Refused, WaitedTooLong
+from fairlead.errors import Misuse, NeverFits, QueueFull, Refused, WaitedTooLong
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +40,7 @@ class Flow(LeanTicket):
     user = ""
     reason: QueueLimit | Evicted | str | None = None
     # The door's
+    labels: Mapping[str, str]
     point: Point | None = None
     timeout: float | None = None
     workload: Any = ("default", 1.0)  # its name and its priority
@@ -49,7 +50,8 @@ class Flow(LeanTicket):
     moved = False  # its control point was replaced while it waited
     retry_after: float | None = None
     queued_ahead = -1.0  # tokens that waited when it came; -1 if it did not wait
-    admitted_before = 0.0
+    admitted_before = left_before = 0.0
+    place_in_line = 0
 
     def __init__(self, control_point: str, labels: Mapping[str, str] | None = None) -> None:
         self.control_point = control_point
@@ -97,15 +99,27 @@ class Flow(LeanTicket):
         kind = kinds.get(self.reject_reason or "", Refused)
         return kind(self.message or "refused", **carried)  # type: ignore[arg-type]
 
-    def move(self, point: Point | None) -> None:
-        """Ask again at another control point, as a new ticket with the old time of arrival."""
-        self.moved = False
+    def renew(self) -> None:
+        """Stand as a new ticket, with the old time of arrival."""
         self.state = NEW
         self.scopes = ()
         self.place = None
+
+    def move(self, point: Point | None) -> None:
+        """Ask again at another control point, as a new ticket with the old time of arrival."""
+        self.renew()
+        self.moved = False
+        self.rank = 1
+        self.user = self.tenant = ""
+        self.ignored = ()
+        self.wait_until = inf
         self.queued_ahead = -1.0
         self.point = point
         self.accepted = point is None
+
+    def told(self) -> None:
+        """Carry out a verdict that another's verb brought."""
+        raise NotImplementedError
 
     def rejected(self, on_reject: Callable[[], Any] | None) -> Any:
         """Answer for a flow that was refused, or raise the refusal."""
@@ -119,6 +133,8 @@ class Flow(LeanTicket):
         A second end, one of a flow that was refused, and one that comes after its tokens were given to others are
         harmless: they return False and free nothing.
         """
+        if tokens is not None and not 0 <= tokens < inf:
+            raise Misuse(f"{self!r} cannot have spent {tokens!r}; give a finite number, 0 or more")
         if self.ended or not self.accepted:
             return False
         self.ended = True

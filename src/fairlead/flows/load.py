@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fairlead.flows.controllers import Decision
     from fairlead.flows.settings import Load
 
-LEARNERS: dict[str, type[LearnedLimit]] = {"vegas": Vegas, "gradient2": Gradient2}
+LEARNERS: dict[str, Callable[[], LearnedLimit]] = {"vegas": Vegas, "gradient2": Gradient2}
 _PERCENTILE = re.compile(r"latency_p([0-9]{1,2}(?:\.[0-9]+)?)")
 
 

@@ -44,7 +44,7 @@ class _Snapshot:
             "Flows that nothing limits.",
             labels=["control_point"],
         )
-        for name, count in self._points.unknown.items():
+        for name, count in dict(self._points.unknown).items():
             unknown.add_metric([name], count)
         yield unknown
 
@@ -137,7 +137,7 @@ def _gauges(points: list[Point]) -> Iterator[Metric]:
 def _level(point: Point) -> float | None:
     quota = point.parts.quota
     unkeyed = point.settings.quota is not None and point.settings.quota.limit_by_label_key is None
-    return quota.level(point.gate.now) if unkeyed and isinstance(quota, TokenBucket) else None
+    return quota.level(point.runtime.now()) if unkeyed and isinstance(quota, TokenBucket) else None
 
 
 def _multiplier(point: Point) -> float | None:

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fairlead.capacities import Both, InFlight, TokenBucket, Unlimited
+from fairlead.capacities import (
+    Both,
+    InFlight,
+    LeasedSlots,
+    LeasedTokens,
+    TokenBucket,
+    Unlimited,
+)
 from fairlead.core import Change
 from fairlead.flows.load import LEARNERS, LoadControl
 from fairlead.flows.workloads import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
+    from contextlib import AbstractContextManager
 
     from fairlead.capacities.learned import LearnedLimit
     from fairlead.core.capacity import Capacity
     from fairlead.core.ticket import Ticket
+    from fairlead.flows.leases import Lease
+    from fairlead.flows.ledger import Ledger
     from fairlead.flows.settings import Concurrency, ControlPoint, Quota
     from fairlead.flows.signals import PostedSignals
 
 QUOTA, CONCURRENCY = "quota", "concurrency"
+# Among processes nothing goes only when all are idle; priority 0 comes as near to that as a weight can.
+LEAST_WEIGHT = 1e-6
 
 
 def keyed(label: str | None) -> Callable[[Ticket], Hashable] | None:
@@ -47,31 +59,55 @@ def bucket_of(said: Quota) -> TokenBucket:
     )
 
 
-def inflight_of(said: Concurrency, limit: float) -> InFlight:
-    """Make the count of what is in flight in this process alone."""
+def inflight_of(said: Concurrency, limit: float, *, shared: bool) -> InFlight:
+    """Make the count of what is in flight, in this process alone or of what it was lent."""
     by, expiry = keyed(said.limit_by_label_key), said.max_inflight_duration
+    if shared:
+        return LeasedSlots(limit, by=by, flow=claim_of, expire_after=expiry, name=CONCURRENCY)
     return InFlight(limit, by=by, expire_after=expiry, name=CONCURRENCY)
 
 
+def claim_of(ticket: Ticket) -> tuple[Hashable, float, Hashable]:
+    """Tell the workload that a flow counts for among processes, its weight, and the user."""
+    workload: Any = ticket.workload
+    return workload, workload[1] or LEAST_WEIGHT, ticket.user  # type: ignore[attr-defined]
+
+
 class Parts:
-    """Quota, concurrency and load of one point."""
+    """Quota, concurrency and load of one point; `shared`: the first two are kept in common with other processes."""
 
     def __init__(
-        self, settings: ControlPoint, posted: PostedSignals, queue_length: Callable[[], float]
+        self,
+        settings: ControlPoint,
+        posted: PostedSignals,
+        queue_length: Callable[[], float],
+        *,
+        shared: bool = False,
     ) -> None:
         self.settings = settings
+        self.shared = shared
+        self.leases: list[Lease] = []
         self.quota: Capacity | None = None
         self.concurrency: Capacity | None = None
         self.load: LoadControl | None = None
         self.learner: LearnedLimit | None = None
         if settings.quota is not None:
-            self.quota = bucket_of(settings.quota)
+            said = settings.quota
+            by = keyed(said.limit_by_label_key)
+            self.quota = (
+                LeasedTokens(said.bucket_capacity, by=by, flow=claim_of, name=QUOTA)
+                if shared
+                else bucket_of(said)
+            )
         if settings.concurrency is not None:
             limit = settings.concurrency.max_concurrency
             if isinstance(limit, str):
                 self.learner = LEARNERS[limit]()
                 limit = self.learner.limit
-            self.concurrency = inflight_of(settings.concurrency, limit)
+            # A limit that learns from this process's latencies is this process's own.
+            self.concurrency = inflight_of(
+                settings.concurrency, limit, shared=shared and self.learner is None
+            )
         if settings.load is not None:
             self.load = LoadControl(settings.load, posted, queue_length)
 
@@ -84,11 +120,53 @@ class Parts:
             return Unlimited()
         return parts[0] if len(parts) == 1 else Both(*parts)
 
+    def join(
+        self,
+        ledger: Ledger,
+        name: str,
+        adjust: Callable[[Change], None],
+        lock: AbstractContextManager[Any] | None,
+    ) -> None:
+        """Keep these limits in common with other processes; the gate stands."""
+        quota, concurrency = self.settings.quota, self.settings.concurrency
+        if quota is not None and isinstance(self.quota, LeasedTokens):
+            lease: Lease = ledger.quota(
+                f"{name}.{QUOTA}",
+                self.quota,
+                quota.bucket_capacity,
+                quota.fill_amount,
+                quota.interval,
+                quota.continuous_fill,
+                quota.delay_initial_fill,
+                quota.on_redis_loss,
+                adjust=adjust,
+                lock=lock,
+            )
+            self.leases.append(lease)
+        if concurrency is not None and isinstance(self.concurrency, LeasedSlots):
+            lease = ledger.concurrency(
+                f"{name}.{CONCURRENCY}",
+                self.concurrency,
+                self.concurrency.limit,
+                concurrency.max_inflight_duration,
+                concurrency.on_redis_loss,
+                adjust=adjust,
+                lock=lock,
+            )
+            self.leases.append(lease)
+
     def retuned(self, settings: ControlPoint, now: float) -> Iterator[Change] | None:
         """Tell the changes that make these limits what the settings say; None if they are of another shape."""
         if _shape(settings) != _shape(self.settings):
             return None
-        self.settings = settings
+        before, self.settings = self.settings, settings
+        if self.leases:
+            # What other processes share is changed by a new limit, which leaves the old one to them.
+            limits = [(one.quota, one.concurrency) for one in (before, settings)]
+            if limits[0] != limits[1]:
+                self.settings = before
+                return None
+            return iter(())
         return self._changes(settings, now)
 
     def _changes(self, settings: ControlPoint, now: float) -> Iterator[Change]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fairlead.core import Change, Gate
 from fairlead.core.capacity import NEVER
-from fairlead.core.ticket import EXPIRED, REFUSED, RUNNING, Outcome
+from fairlead.core.ticket import EXPIRED, REFUSED, RUNNING, UNSET, Outcome
 from fairlead.flows.counts import MOST_WORKLOADS, Counts
+from fairlead.flows.leavers import Leavers
 from fairlead.flows.parts import CONCURRENCY, Parts
 from fairlead.flows.window import WindowMean
 from fairlead.flows.workloads import Resolver
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
     from fairlead.core.policy import Policy
     from fairlead.flows.flow import Flow
+    from fairlead.flows.ledger import Ledger
     from fairlead.flows.settings import ControlPoint, Scheduler
     from fairlead.flows.signals import PostedSignals
 
-LONGEST_UNENDED = (
-    3600.0  # seconds after which a flow that nobody ended is forgotten, where nothing else says so
-)
+# Seconds after which a flow that nobody ended is forgotten, where nothing lets it hold its tokens longer.
+LONGEST_UNENDED = 3600.0
 
 
 def policy_of(settings: Scheduler) -> Policy:
@@ -61,12 +62,15 @@ def policy_of(settings: Scheduler) -> Policy:
 def _order(settings: Scheduler) -> object:
     """What cannot be changed in a policy while somebody waits in it."""
     fair, tenants = settings.fairness_label_key, settings.tenant_label_key
-    return bool(fair), bool(tenants), tenants and settings.tenants, _has_zero(settings)
+    ceilings = tenants and (settings.tenants, settings.default_max_priority)
+    return bool(fair), bool(tenants), ceilings, _has_zero(settings)
 
 
 def _has_zero(settings: Scheduler) -> bool:
-    return settings.priority_label_key is not None or any(
-        one.priority == 0 for one in (*settings.workloads, settings.default_workload)
+    priorities = [one.priority for one in settings.workloads]
+    return settings.priority_label_key is not None or 0 in (
+        *priorities,
+        settings.default_workload.priority,
     )
 
 
@@ -85,22 +89,29 @@ def _priority(key: Any) -> float:
 class Point:
     """A control point at work."""
 
+    retired = False  # another one, or none, has taken its place
+
     def __init__(
         self,
         name: str,
         settings: ControlPoint,
         runtime_of: Callable[[Gate], Any],
         posted: PostedSignals,
+        ledger: Ledger | None = None,
     ) -> None:
         self.name = name
-        self.parts = Parts(settings, posted, lambda: self.gate.waiting)
+        self.parts = Parts(settings, posted, lambda: self.gate.waiting, shared=ledger is not None)
         self.capacity = self.parts.capacity()
         self.load, self.learner = self.parts.load, self.parts.learner
         self.policy = policy_of(settings.scheduler)
         self.gate = Gate(self.policy, self.capacity)
         self.runtime = runtime_of(self.gate)
+        if ledger is not None:
+            lock = getattr(self.runtime, "lock", None)  # only what threads share has one
+            self.parts.join(ledger, name, self.runtime.adjust, lock)
         self.counts = Counts()
         self.queued = 0.0  # tokens that wait
+        self.leavers = Leavers()
         self.admitted = 0.0  # tokens ever admitted
         self.finished: deque[tuple[float, float]] = deque(maxlen=64)  # when, and how many tokens
         self._zero = isinstance(self.policy, Classes)
@@ -118,7 +129,7 @@ class Point:
 
     def _estimate(self, workload: str) -> float | None:
         mean = self._costs.get(workload) if self._costs is not None else None
-        read = None if mean is None else mean.read(self.gate.now)
+        read = None if mean is None else mean.read(self.runtime.now())
         return None if read is None else read * 1000.0  # a token is a millisecond of work
 
     def retune(self, settings: ControlPoint, now: float) -> bool:
@@ -131,8 +142,19 @@ class Point:
         for change in changes:
             self.runtime.adjust(change)
         self.policy.limit = settings.scheduler.max_queue
+        for waiter in self.gate.waiters():
+            flow = cast("Flow", waiter)
+            if self._never_fits(flow, now):
+                flow.told()
+        before = self.resolver
         self._follow(settings)
+        self.resolver.count_on_from(before)
         return True
+
+    def succeed(self, former: Point) -> None:
+        """Take the place of a point that could not be retuned, and count on from where it was."""
+        self.counts = former.counts
+        self.resolver.count_on_from(former.resolver)
 
     def tick(self, now: float) -> None:
         """Do what is due now and then: step the controller, forget what nobody ends."""
@@ -163,15 +185,28 @@ class Point:
         if said.queue_timeout is not None:
             timeout = said.queue_timeout if timeout is None else min(timeout, said.queue_timeout)
         if timeout is not None:
-            flow.wait_until = now + timeout
+            # A flow that was moved here from another gate has waited there already.
+            flow.wait_until = (now if flow.arrived_at == UNSET else flow.arrived_at) + timeout
         if self.load is not None:
             for change in self.load.arrived(said.tokens, now):
                 self.runtime.adjust(change)
 
-    def waits(self, flow: Flow) -> None:
-        """Note that a flow has to wait."""
+    def waits(self, flow: Flow) -> bool:
+        """Note that a flow has to wait; False if it need not, for it can never fit."""
+        if self._never_fits(flow, self.gate.now):
+            return False
         flow.queued_ahead, flow.admitted_before = self.queued, self.admitted
         self.queued += flow.cost
+        self.leavers.enter(flow)
+        return True
+
+    def _never_fits(self, flow: Flow, now: float) -> bool:
+        """Refuse a waiter that can never fit at once; the gate would do so when its turn has come."""
+        if self.capacity.refusal(flow, now) is not NEVER:
+            return False
+        self.runtime.withdraw([flow])
+        flow.state, flow.reason = REFUSED, self.capacity.describe(flow, now, NEVER)
+        return True
 
     def answered(self, flow: Flow, now: float) -> None:
         """Note how the wait of a flow ended, or that it was refused without any."""
@@ -182,9 +217,12 @@ class Point:
             self.admitted += flow.cost
             self.counts.accepted(flow)
             if flow.queued_ahead >= 0:
-                bump = flow.queued_ahead - (self.admitted - flow.cost - flow.admitted_before)
-                self.counts.waited(flow, bump)
+                gone = self.leavers.admit(flow)
+                others = self.admitted - flow.cost - flow.admitted_before
+                self.counts.waited(flow, flow.queued_ahead - others - gone)
         else:
+            if flow.queued_ahead >= 0:
+                self.leavers.leave(flow)
             self.counts.rejected(flow)
         if self.load is not None:
             self.load.throttle.answered(flow.cost, flow.accepted, now)
@@ -194,6 +232,7 @@ class Point:
     def left(self, flow: Flow) -> None:
         """Note that a flow's caller stopped waiting."""
         self.queued -= flow.cost
+        self.leavers.leave(flow)
         self.counts.rejected(flow)
 
     def retry_after(self, flow: Flow, now: float) -> float | None:
@@ -244,7 +283,8 @@ class Point:
 
     def forget_unended(self, now: float) -> None:
         """End flows that nobody ended, so that they are not remembered for ever."""
-        oldest = now - LONGEST_UNENDED
+        said = self.settings.concurrency
+        oldest = now - max(LONGEST_UNENDED, said.max_inflight_duration if said is not None else 0.0)
         while True:
             flow = next(iter(self.gate.holders), None)  # the first to start
             if flow is None or flow.started_at >= oldest:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import nullcontext
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Self
 
+from fairlead.core.ticket import WITHDRAWN
 from fairlead.errors import ConfigError
 from fairlead.flows.loading import load
 from fairlead.flows.point import Point
 from fairlead.flows.signals import PostedSignals
+from fairlead.flows.workloads import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from fairlead.core import Gate
     from fairlead.flows.flow import Flow
+    from fairlead.flows.leases import Lease
+    from fairlead.flows.ledger import Ledger
     from fairlead.flows.loading import Loaded
     from fairlead.flows.settings import ControlPoint, Settings
 
@@ -29,6 +36,11 @@ class Points:
         self.settings = settings
         self.signals = PostedSignals()
         self.unknown: Counter[str] = Counter()  # flows at control points nothing is said of
+        self.ledger: Ledger | None = None
+        if settings.redis is not None:
+            from fairlead.flows.ledger import Ledger  # redis-py takes its time to load
+
+            self.ledger = Ledger(settings.redis, clock=self.now)
         self.points = {
             name: self._point(name, said) for name, said in settings.control_points.items()
         }
@@ -42,17 +54,19 @@ class Points:
         return cls(loaded.settings)
 
     def _point(self, name: str, said: ControlPoint) -> Point:
-        return Point(name, said, type(self).runtime_of, self.signals)
+        return Point(name, said, type(self).runtime_of, self.signals, self.ledger)
 
     def place(self, flow: Flow, timeout: float | None) -> None:
         """Bring a flow to its control point; where there is none, nothing limits it."""
-        if timeout is not None and not timeout >= 0:
+        given: Any = timeout
+        if given is not None and not (isinstance(given, int | float) and given >= 0):
             raise ConfigError(f"timeout must be a number of seconds, 0 or more; got {timeout!r}")
         flow.timeout = timeout
         flow.point = self.points.get(flow.control_point)
         if flow.point is None:
-            known = flow.control_point in self.unknown or len(self.unknown) < 100
-            self.unknown[flow.control_point if known else "other"] += 1
+            name = canonical(flow.control_point)
+            known = name in self.unknown or len(self.unknown) < 100
+            self.unknown[name if known else "other"] += 1
 
     def post_signal(self, name: str, value: float) -> bool:
         """Take a value of a signal; False if no controller listens to it."""
@@ -64,30 +78,52 @@ class Points:
 
     def retune(self, loaded: Loaded) -> None:
         """Follow other settings; whoever waits goes on waiting, at a new gate where the old one cannot be changed."""
+        if loaded.settings.redis != self.settings.redis:
+            raise ConfigError("redis changes only when the scheduler starts anew")
         self.settings = loaded.settings
         now = self.now()
         for name, said in loaded.settings.control_points.items():
             point = self.points.get(name)
-            if point is None or not point.retune(said, now):
+            if point is None:
                 self.points[name] = self._point(name, said)
-                if point is not None:
-                    self._retire(point)
+                continue
+            with self.guard(point):
+                if point.retune(said, now):
+                    continue
+                self.points[name] = self._point(name, said)
+                self.points[name].succeed(point)
+            self._retire(point)
         for name in [name for name in self.points if name not in loaded.settings.control_points]:
             self._retire(self.points.pop(name))
 
+    def guard(self, point: Point) -> AbstractContextManager[Any]:
+        """Keep others from a point's gate meanwhile; on a loop nobody else is there."""
+        return nullcontext()
+
     def _retire(self, point: Point) -> None:
         """Send whoever waits at a point to the one of that name now, or on, if nothing limits them any more."""
-        waiters = point.gate.waiters()
-        point.runtime.withdraw(waiters)
-        for flow in waiters:
-            flow.moved = True  # type: ignore[attr-defined]
-            flow.told()  # type: ignore[attr-defined]
+        with self.guard(point):
+            point.retired = True
+            waiters = sorted(point.gate.waiters(), key=attrgetter("seq"))  # in the order they came
+            point.runtime.withdraw(waiters)
+            for flow in waiters:
+                if flow.state is WITHDRAWN:  # and was not answered on the way
+                    flow.moved = True  # type: ignore[attr-defined]
+                    flow.told()  # type: ignore[attr-defined]
+        for lease in point.parts.leases:
+            self._unshare(lease)
+        point.runtime.rest()  # nobody waits there for a holder's time to be up
+
+    def _unshare(self, lease: Lease) -> None:
+        """Stop keeping a limit in common with other processes."""
+        raise NotImplementedError
 
     def tick(self) -> None:
         """Do what is due now and then at each point."""
         now = self.now()
-        for point in self.points.values():
-            point.tick(now)
+        for point in list(self.points.values()):
+            with self.guard(point):
+                point.tick(now)
 
     def metrics(self) -> tuple[bytes, str]:
         """Write what was counted in Prometheus' text format."""

@@ -7,7 +7,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Self
 
-from fairlead.core.ticket import RUNNING, WAITING, Outcome
+from fairlead.core.ticket import EXPIRED, NEW, RUNNING, WAITING, Outcome
 from fairlead.errors import Misuse
 from fairlead.flows.flow import Flow
 from fairlead.flows.points import Points
@@ -16,11 +16,14 @@ from fairlead.runtime import LoopGate
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from fairlead.flows.leases import Lease
     from fairlead.flows.point import Point
+    from fairlead.flows.settings import Settings
 
     Labels = Mapping[str, str] | Callable[..., Mapping[str, str]] | None
 
 
+PATIENCE = 0.25  # seconds that an answer of the ledger is waited for
 TICK = 1.0  # seconds between two looks at what is due now and then
 
 
@@ -37,14 +40,24 @@ class AsyncFlow(Flow):
 
     async def __aenter__(self) -> Self:
         """Ask for tokens, and wait for them as long as it may."""
+        if self.state is not NEW:
+            raise Misuse(f"{self!r} was entered before; make a new flow for each turn")
         point = self.point
         self.accepted = point is None  # nothing limits it
         while point is not None:
+            if point.retired:  # since the flow was made
+                self.point = point = self.scheduler.points.get(self.control_point)
+                self.accepted = point is None
+                continue
+            if self.scheduler.ledger is not None:
+                await self.scheduler.start()
             runtime = point.runtime
             runtime.enter("flow")
             point.prepare(self, runtime.clock())
             runtime.offer(self)
-            if self.state is WAITING:
+            if self.state is EXPIRED and point.parts.leases:
+                await self._try_again(point)
+            if self.state is WAITING and point.waits(self):
                 await self._wait(point)
                 if self.moved:
                     point = self.scheduler.points.get(self.control_point)
@@ -54,12 +67,29 @@ class AsyncFlow(Flow):
             break
         return self
 
+    async def _try_again(self, point: Point) -> None:
+        """It would not wait; but more may be lent than this process has borrowed: wait for that one answer."""
+        runtime, ledger = point.runtime, self.scheduler.ledger
+        self.renew()
+        self.wait_until = runtime.clock() + PATIENCE
+        runtime.offer(self)
+        try:
+            if self.state is WAITING and ledger is not None:
+                await ledger.answered()
+        except BaseException:
+            if self.state is RUNNING:  # granted, but nobody is there to use it
+                runtime.finish(self, Outcome.LOST)
+            raise
+        finally:
+            if self.state is WAITING:
+                runtime.withdraw([self])
+                self.state = EXPIRED
+
     async def _wait(self, point: Point) -> None:
-        point.waits(self)
         self.waiter = point.runtime.entered.create_future()
         try:
             await self.waiter
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or closed
             if self.state is WAITING:
                 point.runtime.withdraw([self])
             elif self.state is RUNNING:  # granted, but nobody is there to use it
@@ -88,11 +118,37 @@ class FlowScheduler(Points):
     """
 
     runtime_of = LoopGate
+    _joined: asyncio.AbstractEventLoop | None = None  # the loop on which the ledger is kept
     _ticker: asyncio.TimerHandle | None = None
+    _loop_closed: Callable[[], bool]
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._removals: set[asyncio.Task[None]] = set()
 
     def now(self) -> float:
         """Read the clock of the running loop, which is the gates'."""
         return asyncio.get_running_loop().time()
+
+    async def start(self) -> None:
+        """Join the ledger, if there is one; the first flow does so too.  A second call changes nothing."""
+        if self.ledger is not None and self._joined is not asyncio.get_running_loop():
+            self._joined = asyncio.get_running_loop()
+            await self.ledger.start()
+
+    async def close(self) -> None:
+        """Leave the ledger: what was lent is given back."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self.ledger is not None:
+            self._joined = None
+            await self.ledger.stop()
+
+    def _unshare(self, lease: Lease) -> None:
+        if self.ledger is not None:
+            removal = asyncio.get_running_loop().create_task(self.ledger.remove(lease))
+            self._removals.add(removal)
+            removal.add_done_callback(self._removals.discard)
 
     def _start_ticking(self) -> None:
         """Look after the points once a second, from the first flow on; a timer, so that nothing is pending."""
@@ -105,7 +161,7 @@ class FlowScheduler(Points):
             self.tick()
             self._ticker = loop.call_later(TICK, tick)
 
-        self._ticker = loop.call_later(TICK, tick)
+        self._ticker, self._loop_closed = loop.call_later(TICK, tick), loop.is_closed
 
     def flow(
         self,
@@ -116,7 +172,7 @@ class FlowScheduler(Points):
         """Make a flow, to be entered with `async with`; without a timeout it waits as long as its workload lets it."""
         flow = AsyncFlow(self, control_point, labels)
         self.place(flow, timeout)
-        if self._ticker is None:
+        if self._ticker is None or self._loop_closed():
             self._start_ticking()
         return flow
 

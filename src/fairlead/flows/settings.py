@@ -152,7 +152,7 @@ class Threshold(Model):
 class Pid(Model):
     """The gains of a PID controller."""
 
-    kp: Tokens = 0.5
+    kp: Tokens = 0.2
     ki: Tokens = 0.01
     kd: Tokens = 0.0
 

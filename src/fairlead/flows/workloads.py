@@ -7,6 +7,7 @@ label that cannot be used (negative, NaN, text, tokens 0) changes nothing, is co
 from __future__ import annotations
 
 import hashlib
+import re
 import unicodedata
 from collections import Counter
 from math import isfinite
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     Labels = Mapping[str, str]
 
+_SURROGATES = re.compile("[\ud800-\udfff]")
 LONGEST_KEY = 128  # characters of a user, tenant or limit key; longer ones go by their hash
 
 
@@ -66,6 +68,10 @@ class Resolver:
             workload = (self._default[0], self._default[1])
             self._fixed = Parameters(workload, self._default[2], "", "", self._default[3])
         self.estimate: Callable[[str], float | None] | None = None  # tokens by workload, learned
+
+    def count_on_from(self, former: Resolver) -> None:
+        """Share the counters of the resolver before this one."""
+        self.bad_labels, self.missing_labels = former.bad_labels, former.missing_labels
 
     def _test(self, labels: Labels) -> bool:
         return any(test(labels) for test, _ in self._workloads)
@@ -131,6 +137,10 @@ def canonical(value: str) -> str:
     """
     if not value.isascii():
         value = unicodedata.normalize("NFC", value)
+        if _SURROGATES.search(
+            value
+        ):  # half a character: no log and no metric could be written with it
+            value = value.encode("utf-8", "backslashreplace").decode()
     if len(value) > LONGEST_KEY:
-        return "sha256:" + hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+        return "sha256:" + hashlib.sha256(value.encode()).hexdigest()
     return value

@@ -1,0 +1,157 @@
+-- Tokens in flight that are lent to many processes, by this server's clock.
+--
+-- A process says what it holds, what runs and waits there by workload, and gets room up to its part of the limit:
+-- weighted max-min over workloads, then over the users of one workload wherever they are, in whole tickets.  What does
+-- not divide goes round: each process is owed what it held less than its part, and the most is owed first.  Whoever
+-- holds more than its part gives back as its holders end.  Σ held ≤ limit always, unless the limit shrinks.
+--
+-- A process that falls silent may use what it holds for ttl seconds more, for work that takes as long as work may take:
+-- only after both does its room come back.
+--
+-- KEYS[1] the state.  ARGV[1] what is asked, in JSON.  Replies are arrays of text: "ok" or "stale", then the values.
+local ask = cjson.decode(ARGV[1])
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+local tiny = 1e-9
+
+local state
+local packed = redis.call('GET', KEYS[1])
+if packed then
+  local sound, found = pcall(cmsgpack.unpack, packed)
+  if not sound or type(found) ~= 'table' or found.kind ~= 'slots 1' then
+    return redis.error_reply('FOREIGN ' .. KEYS[1] .. ' holds something that is not a limit of fairlead')
+  end
+  state = found
+else
+  state = {kind = 'slots 1', epoch = clock[1] .. '.' .. clock[2], born = now, seen = now, quiet = 0, nodes = {}}
+end
+
+-- A clock set back takes everything with it, so that nothing lasts longer than it was meant to.
+if now < state.seen then
+  local back = state.seen - now
+  for _, node in pairs(state.nodes) do
+    node.till = node.till - back
+    node.heard = node.heard - back
+  end
+end
+local elapsed = math.max(0, now - state.seen)
+state.seen = now
+
+local mine = state.nodes[ask.node]
+if mine and mine.seq >= ask.seq then
+  return {'stale'}
+end
+-- Somebody remembers books older than these: they were lost.  Until all have said what they hold, nothing is lent.
+if ask.epoch ~= '' and ask.epoch ~= state.epoch then
+  state.quiet = math.max(state.quiet, state.born + ask.settle)
+end
+mine = {seq = ask.seq, till = now + ask.ttl + ask.longest, heard = now, held = ask.held, ahead = ask.ahead,
+  claims = {}, owed = mine and mine.owed or 0}
+for _, said in ipairs(ask.claims) do
+  mine.claims[said[1]] = {weight = said[2], users = said[3], tokens = said[4], unit = said[5], largest = said[6]}
+end
+state.nodes[ask.node] = mine
+
+-- Give each what it may have: items with demand and weight share a total.
+local function share(items, total)
+  local weights = 0
+  for _, item in ipairs(items) do weights = weights + item.weight end
+  table.sort(items, function(a, b) return a.demand / a.weight < b.demand / b.weight end)
+  for _, item in ipairs(items) do
+    item.got = math.max(0, math.min(item.demand, total * item.weight / weights))
+    total = total - item.got
+    weights = weights - item.weight
+  end
+  return total
+end
+
+local total, others = ask.limit, 0
+local lines, heard = {}, {}
+local tokens, tickets = 0, 0
+for id, node in pairs(state.nodes) do
+  if node.till <= now then
+    state.nodes[id] = nil
+  else
+    if id ~= ask.node then others = others + node.held end
+    if now - node.heard > ask.ttl then
+      total = total - node.held  -- what it holds is not to be shared; what it asked for no longer counts
+    else
+      node.part = 0
+      table.insert(heard, {id = id, node = node, asked = 0, largest = 0})
+      local entry = heard[#heard]
+      for label, claim in pairs(node.claims) do
+        local line = lines[label] or {weight = 0, demand = 0, items = {}}
+        lines[label] = line
+        line.weight = math.max(line.weight, claim.weight, tiny)
+        line.demand = line.demand + claim.tokens
+        table.insert(line.items, {node = node, demand = claim.tokens, weight = math.max(1, claim.users)})
+        tokens, tickets = tokens + claim.tokens, tickets + claim.tokens / math.max(claim.unit, tiny)
+        entry.asked = entry.asked + claim.tokens
+        entry.largest = math.max(entry.largest, claim.largest)
+      end
+    end
+  end
+end
+total = math.max(0, total)
+
+local classes = {}
+for _, line in pairs(lines) do table.insert(classes, line) end
+local left = share(classes, total)
+for _, line in ipairs(classes) do
+  share(line.items, line.got)
+  for _, item in ipairs(line.items) do item.node.part = item.node.part + item.got end
+end
+if left > tiny then
+  local items = {}
+  for _, one in ipairs(heard) do
+    if one.node.ahead > 0 then table.insert(items, {node = one.node, demand = one.node.ahead, weight = 1}) end
+    one.asked = one.asked + one.node.ahead
+  end
+  share(items, left)
+  for _, item in ipairs(items) do item.node.part = item.node.part + item.got end
+end
+
+-- In whole tickets; what is left over goes to whom most is owed.
+local unit = tickets > 0 and tokens / tickets or 1
+for _, one in ipairs(heard) do
+  local bound = 2 * math.max(unit, one.largest)
+  local owed = one.node.owed + (one.node.part - one.node.held) * elapsed / 0.1
+  one.node.owed = math.max(-bound, math.min(bound, owed))
+end
+table.sort(heard, function(a, b)
+  if a.node.owed ~= b.node.owed then return a.node.owed > b.node.owed end
+  return a.id < b.id
+end)
+left = total
+for _, one in ipairs(heard) do
+  one.target = math.floor(one.node.part / unit + tiny) * unit
+  if one.node.part >= one.asked - tiny then one.target = one.asked end
+  if one.largest > one.target and one.node.owed >= 0 then one.target = math.min(one.largest, ask.limit) end
+  if one.target > left + tiny then one.target = math.floor(left / unit + tiny) * unit end
+  left = left - one.target
+end
+for _, one in ipairs(heard) do
+  local more = math.min(math.ceil((one.asked - one.target) / unit) * unit, unit, left)
+  if more > tiny and left >= unit - tiny then
+    one.target = one.target + more
+    left = left - more
+  end
+end
+local target = 0
+for _, one in ipairs(heard) do
+  if one.id == ask.node then target = one.target end
+end
+
+if target > mine.held and now >= state.quiet then
+  mine.held = mine.held + math.max(0, math.min(target - mine.held, ask.limit - others - mine.held))
+end
+local function text(number) return string.format('%.17g', number) end
+local reply = {'ok', text(mine.held), text(target), text(#heard), state.epoch}
+for _, node in pairs(state.nodes) do node.part = nil end
+if mine.held <= 0 and #ask.claims == 0 and ask.ahead <= 0 then state.nodes[ask.node] = nil end
+
+local kept = 1
+for _, node in pairs(state.nodes) do kept = math.max(kept, node.till - now) end
+kept = math.min(2592000, kept + 1)
+redis.call('SET', KEYS[1], cmsgpack.pack(state), 'PX', string.format('%d', math.ceil(kept * 1000)))
+return reply

@@ -1,0 +1,116 @@
+"""Tokens in flight kept by the ledger: what to ask of its room, and how long what it lends may be used."""
+
+from __future__ import annotations
+
+import json
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from fairlead.capacities.leased_slots import SlotWant
+from fairlead.flows.leases import MOST_KNOWN, Lease, label_of, numbers
+from fairlead.flows.link import Call, Fault, Script
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+    from contextlib import AbstractContextManager
+
+    from fairlead.capacities.leased_slots import LeasedSlots
+    from fairlead.flows.leases import Adjust, LossPolicy
+
+SLOTS_LAST = 2.0  # seconds in which room may be used for new starts after it was renewed
+MARGIN = 0.1  # of that time: clocks of two machines run at different speeds
+SETTLE = 2.0  # seconds for all processes to say what they hold, after the books were lost
+POLL_HOLDING = 0.05  # seconds after which a process that has its part asks again
+
+
+class SlotsLease(Lease):
+    """Tokens in flight, kept by the ledger."""
+
+    script = Script("slots")
+    kind = "concurrency"
+    capacity: LeasedSlots
+
+    def __init__(
+        self,
+        name: str,
+        capacity: LeasedSlots,
+        max_concurrency: float,
+        max_inflight_duration: float,
+        on_loss: LossPolicy,
+        adjust: Adjust,
+        lock: AbstractContextManager[Any] | None,
+    ) -> None:
+        super().__init__(name, capacity, on_loss, adjust, lock)
+        self.max_concurrency = max_concurrency
+        self.max_inflight_duration = max_inflight_duration
+        self._epochs: dict[Hashable, str] = {}
+
+    def resize(self, max_concurrency: float) -> None:
+        """Change the limit; it counts from the next exchange on."""
+        self._change("resize", max_concurrency)
+        self.max_concurrency = max_concurrency
+
+    def set_aside(self) -> None:
+        for key, room in self.capacity.surplus():
+            self._change("lend", key, room, self.capacity.deadline(key))
+
+    def probe(self) -> SlotWant:
+        return SlotWant(self.failed_key, [], 0.0, self.capacity.used(self.failed_key))
+
+    def call(self, prefix: str, node: str, seq: int, want: SlotWant) -> Call:
+        self.asked += want.ahead + sum(claim.tokens for claim in want.claims)
+        ask = {
+            "node": node,
+            "seq": seq,
+            "limit": self.max_concurrency,
+            "ttl": SLOTS_LAST,
+            "longest": min(self.max_inflight_duration, 864_000.0),
+            "settle": SETTLE,
+            "held": want.held,
+            "ahead": want.ahead,
+            "epoch": self._epochs.get(want.key, ""),
+            "claims": self._claims(want.claims),
+        }
+        key = f"{prefix}:{{{self.name}:{label_of(want.key)}}}:slots"
+        return Call(self.script, key, (json.dumps(ask),))
+
+    def answer(
+        self, want: SlotWant, reply: list[str], sent_at: float, now: float, pace: float
+    ) -> None:
+        if reply[0] == "stale":
+            return
+        if len(reply) != 5:
+            raise Fault(f"a reply that is not ours: {reply!r:.200}")
+        held, target, _ = numbers(reply[1:4])
+        if not (held >= 0 and target >= 0):
+            raise Fault(f"a reply that is not ours: {reply!r:.200}")
+        if len(self._epochs) > MOST_KNOWN:
+            self._epochs.clear()
+        self._epochs[want.key] = reply[4]
+        self.granted += max(0.0, held - want.held)
+        with self.lock:
+            self.capacity.believed(want.key, held)
+            asked = sum(claim.tokens for claim in want.claims)
+            if asked > held:
+                poll_at = now + (pace if target > held else max(pace, POLL_HOLDING))
+                self.capacity.dry(want.key, poll_at)
+                self._poll(want.key, poll_at)
+            else:
+                self.capacity.dry(want.key, -inf)
+            room = min(held, target)
+            self._change("lend", want.key, room, sent_at + SLOTS_LAST * (1 - MARGIN))
+            if max(room, self.capacity.used(want.key)) < held:
+                self.returned += held - room
+                self.capacity.look_at(want.key)
+                self._poll(want.key, now)
+
+    def _lose(self, live: int, rank: int, now: float) -> None:
+        self._change("lose", self.on_loss, live, rank)
+
+    def let_go(self, now: float) -> list[SlotWant]:
+        with self.lock:
+            for key in list(self.capacity.room()):
+                self._change("lend", key, 0.0, -inf)
+                self.capacity.look_at(key)
+            wants = self.capacity.wants(now)
+        return [want._replace(claims=[], ahead=0.0) for want in wants]

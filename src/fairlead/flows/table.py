@@ -1,0 +1,75 @@
+"""Flows that clients elsewhere have been let in and will end: found again by ids that nobody can guess.
+
+The gate ends what nobody ends; the table follows it.  Each new flow has two old ones looked at, in turn, so what is
+over leaves the table without a timer, and the table never holds many more than run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from typing import TYPE_CHECKING
+
+from fairlead.core.ticket import RUNNING
+
+if TYPE_CHECKING:
+    from fairlead.flows.flow import Flow
+
+MOST_FLOWS = 1_000_000
+MOST_UNLIMITED = 100_000  # of these there is nothing to give back
+
+
+class FlowTable:
+    """Flows by id.
+
+    >>> from fairlead.flows.flow import Flow
+    >>> table, flow = FlowTable(), Flow("anywhere")
+    >>> table.take(table.add(flow)) is flow, table.take("no such id")
+    (True, None)
+    """
+
+    def __init__(self, most: int = MOST_FLOWS, most_unlimited: int = MOST_UNLIMITED) -> None:
+        self._most, self._most_unlimited = most, most_unlimited
+        self._flows: dict[str, Flow] = {}
+        self._turns: deque[str] = deque()  # every id of `_flows` once, and ids that have gone
+        self._unlimited: dict[str, Flow] = {}  # at control points nothing is said of
+        self.dropped = 0  # flows that will not be found though they may run
+
+    def __len__(self) -> int:
+        return len(self._flows) + len(self._unlimited)
+
+    def add(self, flow: Flow) -> str:
+        """Keep a flow that was accepted; give its id."""
+        key = os.urandom(16).hex()
+        if flow.point is None:
+            self._unlimited[key] = flow
+            if len(self._unlimited) > self._most_unlimited:
+                del self._unlimited[next(iter(self._unlimited))]
+            return key
+        self._sweep()
+        self._flows[key] = flow
+        self._turns.append(key)
+        if len(self._flows) > self._most:  # its tokens come back when the gate loses patience
+            del self._flows[next(iter(self._flows))]
+            self.dropped += 1
+        return key
+
+    def get(self, key: str) -> Flow | None:
+        """Find a flow, and leave it where it is."""
+        return self._flows.get(key) or self._unlimited.get(key)
+
+    def take(self, key: str) -> Flow | None:
+        """Find a flow, and forget it."""
+        return self._flows.pop(key, None) or self._unlimited.pop(key, None)
+
+    def _sweep(self) -> None:
+        flows, turns = self._flows, self._turns
+        for _ in range(min(2, len(turns))):
+            key = turns.popleft()
+            flow = flows.get(key)
+            if flow is None:
+                continue
+            if flow.state is RUNNING:
+                turns.append(key)
+            else:
+                del flows[key]  # the gate has ended it

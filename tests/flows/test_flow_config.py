@@ -1,0 +1,319 @@
+"""The configuration of flows: the names of the issue, the defaults of spec §2, and everything wrong said at once."""
+
+import random
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fairlead import ConfigError
+from fairlead.flows.blocking import SyncFlowScheduler
+from fairlead.flows.loading import Loaded, load, load_content
+from fairlead.flows.scheduler import FlowScheduler
+from fairlead.flows.settings import Settings
+
+ISSUE = """\
+redis: redis://127.0.0.1:6379/0
+control_points:
+  checkout:
+    quota:       {bucket_capacity: 30, fill_amount: 10, interval: 1s, limit_by_label_key: api_key, on_redis_loss: local}
+    concurrency: {max_concurrency: 10, max_inflight_duration: 60s}
+    load:        {controller: aimd, signal: latency_p95, setpoint: 250ms}
+    scheduler:
+      workloads:
+        - {name: paid, match_labels: {tier: paid}, priority: 3, tokens: 1, queue_timeout: 2s}
+        - {name: free, match_labels: {tier: free}, priority: 1}
+      default_workload: {priority: 1, tokens: 1}
+      fairness_label_key: user_id
+      tokens_label_key: tokens
+      max_queue: 1000
+      denied_response_status_code: 503
+"""
+
+
+def read(text: str) -> Loaded:
+    return load_content(text.encode(), "flows.yaml")
+
+
+def in_point(text: str) -> Loaded:
+    return read(f"control_points:\n  a:\n    {text}\n")
+
+
+def test_the_configuration_of_the_issue(tmp_path: Path):
+    file = tmp_path / "flows.yaml"
+    file.write_text(ISSUE, encoding="utf-8")
+    for config in (file, str(file)):
+        loaded = load(config)
+        assert (loaded.problems, loaded.lines, loaded.source) == ((), (), str(file))
+        assert loaded.digest
+        point = loaded.settings.control_points["checkout"]
+        assert point.quota is not None
+        assert (point.quota.bucket_capacity, point.quota.interval) == (30, 1.0)
+        assert point.quota.limit_by_label_key == "api_key"
+        assert point.load is not None
+        assert point.load.setpoint == 0.25
+        paid, free = point.scheduler.workloads
+        assert (paid.name, paid.priority, paid.queue_timeout) == ("paid", 3, 2.0)
+        assert (free.priority, free.tokens, free.queue_timeout) == (1, 1, None)
+        assert point.scheduler.max_queue == 1000
+    assert load(None).settings == load({}).settings == load(Settings()).settings == Settings()
+
+
+def test_the_defaults_of_the_specification():
+    point = in_point(
+        "{quota: {bucket_capacity: 1, fill_amount: 1, interval: 1s},"
+        " concurrency: {max_concurrency: 1}, load: {}}"
+    ).settings.control_points["a"]
+    scheduler, quota, concurrency, control = (
+        point.scheduler,
+        point.quota,
+        point.concurrency,
+        point.load,
+    )
+    assert scheduler.workloads == []
+    assert (scheduler.default_workload.priority, scheduler.default_workload.tokens) == (1, 1)
+    assert scheduler.default_workload.queue_timeout is None
+    assert scheduler.decision_deadline_margin == 0.01
+    assert scheduler.denied_response_status_code == 503
+    assert scheduler.workload_latency_based_tokens is False
+    keys = ("workload", "priority", "tokens", "fairness", "tenant")
+    assert [getattr(scheduler, f"{key}_label_key") for key in keys] == [None] * 5
+    assert quota is not None
+    assert (quota.continuous_fill, quota.delay_initial_fill) == (True, False)
+    assert (quota.limit_by_label_key, quota.max_idle_time) == (None, 7200)
+    assert concurrency is not None
+    assert (concurrency.limit_by_label_key, concurrency.max_idle_time) == (None, 7200)
+    assert quota.on_redis_loss == concurrency.on_redis_loss == "local"
+    assert control is not None
+    assert (control.period, control.dry_run) == (10, False)
+    assert (control.gradient.slope, control.gradient.min_gradient) == (-1, 0.1)
+    assert control.gradient.max_gradient == 1.0
+    assert (control.max_load_multiplier, control.min_load_multiplier) == (2.0, 0.0)
+    assert control.load_multiplier_linear_increment == 0.025
+    assert control.load_multiplier_linear_decrement == 0.05
+    assert control.overload_condition == "gt"
+
+
+def test_every_fault_at_once_with_line_and_field():
+    loaded = read(
+        "redis: http://x\n"
+        "control_point: {}\n"
+        "control_points:\n"
+        "  a:\n"
+        "    quota: {bucket_capacity: -1, fill_amount: 0, interval: 5 parsecs}\n"
+        "    concurrency: {max_concurrency: none, max_inflight_duration: 0}\n"
+        "    scheduler:\n"
+        "      workloads:\n"
+        "        - {name: x, priority: -1, match_label: {}}\n"
+        "        - {regex: {path: '('}}\n"
+        "      max_queue: 1.5\n"
+        "      denied_response_status_code: 200\n"
+        "  b:\n"
+        "    load: {controller: range}\n"
+        "    quota: {}\n"
+    )
+    where = "control_points.a."
+    found = dict.fromkeys((problem.line, problem.path) for problem in loaded.problems)
+    assert list(found) == [
+        (1, "redis"),
+        (2, "control_point"),
+        (5, where + "quota.bucket_capacity"),
+        (5, where + "quota.fill_amount"),
+        (5, where + "quota.interval"),
+        (6, where + "concurrency.max_concurrency"),
+        (6, where + "concurrency.max_inflight_duration"),
+        (9, where + "scheduler.workloads[0].priority"),
+        (9, where + "scheduler.workloads[0].match_label"),
+        (10, where + "scheduler.workloads[1].regex.path"),
+        (11, where + "scheduler.max_queue"),
+        (12, where + "scheduler.denied_response_status_code"),
+        (14, "control_points.b.load"),
+        (15, "control_points.b.quota.bucket_capacity"),
+        (15, "control_points.b.quota.fill_amount"),
+        (15, "control_points.b.quota.interval"),
+    ]
+    assert all(line.startswith("flows.yaml:") for line in loaded.lines)
+    assert loaded.settings == Settings()
+
+
+@pytest.mark.parametrize("make", [FlowScheduler, SyncFlowScheduler])
+def test_a_scheduler_is_not_made_of_them_and_says_them_all(make):
+    with pytest.raises(ConfigError) as caught:
+        make.from_config({"control_points": {"a": {"quota": {}, "lod": {}}}})
+    said = str(caught.value)
+    assert said.count("\n") == 3
+    assert "did you mean load?" in said
+    assert said.count("is required") == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{qota: {}}", "did you mean quota?"),
+        ("{scheduler: {workload: []}}", "did you mean workloads?"),
+        ("{scheduler: {fairness_key: x}}", "did you mean fairness_label_key?"),
+        ("{scheduler: {token_label_key: x}}", "did you mean tokens_label_key?"),
+        ("{concurrency: {max_concurency: 1}}", "did you mean max_concurrency?"),
+        (
+            "{concurrency: {max_concurrency: 1, max_in_flight_duration: 1s}}",
+            "max_inflight_duration",
+        ),
+        ("{quota: {fill_rate: 1}}", "did you mean fill_amount?"),
+        ("{load: {controler: aimd}}", "did you mean controller?"),
+        ("{load: {controller: aimed}}", "did you mean aimd?"),
+        ("{load: {gradient: {slop: 1}}}", "did you mean slope?"),
+        ("{max_queue: 3}", "max_queue belongs in"),
+        ("{scheduler: {workloads: [{nme: x}]}}", "did you mean name?"),
+        ("{scheduler: {workloads: [{notin: {}}]}}", "did you mean not_in?"),
+    ],
+)
+def test_unknown_keys_name_the_nearest(text, says):
+    assert any(says in line for line in in_point(text).lines), in_point(text).lines
+
+
+QUOTA = {"bucket_capacity": 1, "fill_amount": 1, "interval": "1s"}
+NO_NUMBERS: list[Any] = [0, -1, nan, inf, -inf, 1e300, "many", None, [], {}]
+BAD: list[tuple[str, dict[str, Any]]] = [
+    (f"quota.{key}", {"quota": QUOTA | {key: value}})
+    for key in ("bucket_capacity", "fill_amount")
+    for value in NO_NUMBERS
+]
+BAD += [
+    (f"quota.{key}", {"quota": QUOTA | {key: value}})
+    for key, value in [
+        ("interval", 0),
+        ("interval", "1"),
+        ("interval", "-1s"),
+        ("interval", "367d"),
+        ("max_idle_time", "-1s"),
+        ("continuous_fill", "perhaps"),
+        ("on_redis_loss", "panic"),
+        ("limit_by_label_key", ""),
+        ("limit_by_label_key", "x" * 201),
+    ]
+]
+BAD += [
+    ("concurrency.max_concurrency", {"concurrency": {"max_concurrency": value}})
+    for value in (0, -3, nan, inf, "newton", 1e300)
+]
+BAD += [
+    (f"scheduler.{key}", {"scheduler": {key: value}})
+    for key, value in [
+        ("max_queue", -1),
+        ("max_queue", 10**9),
+        ("denied_response_status_code", 399),
+        ("denied_response_status_code", 600),
+        ("denied_response_status_code", "503"),
+        ("decision_deadline_margin", "-1s"),
+        ("default_max_priority", 0),
+        ("tenants.x.max_priority", None),
+        ("workloads", {}),
+    ]
+    if "." not in key
+]
+BAD += [
+    (f"scheduler.default_workload.{key}", {"scheduler": {"default_workload": {key: value}}})
+    for key, value in [
+        ("priority", -1),
+        ("priority", nan),
+        ("priority", inf),
+        ("tokens", -1),
+        ("queue_timeout", "-1s"),
+    ]
+]
+BAD += [
+    ("scheduler.tenants.x.max_priority", {"scheduler": {"tenants": {"x": {"max_priority": 0}}}})
+]
+
+
+@pytest.mark.parametrize(("field", "point"), BAD, ids=str)
+def test_a_value_that_cannot_be_used(field, point):
+    problems = load({"control_points": {"a": point}}).problems
+    assert problems
+    assert {problem.path for problem in problems} == {f"control_points.a.{field}"}
+
+
+@pytest.mark.parametrize(
+    "names", [["x", "x"], ["default"], ["1", None], [None, "0"], ["0", "0"]], ids=str
+)
+def test_scenario_29_duplicate_names_of_workloads(names):
+    workloads = [{} if name is None else {"name": name} for name in names]
+    (problem,) = load({"control_points": {"a": {"scheduler": {"workloads": workloads}}}}).problems
+    assert problem.path == "control_points.a.scheduler.workloads"
+    assert "each workload needs a name of its own" in problem.message
+
+
+def test_a_password_is_never_shown():
+    loaded = read("redis: mysql://user:s3cret@x/0\n")
+    assert loaded.problems
+    assert "s3cret" not in str(loaded.lines)
+    with pytest.raises(ConfigError) as caught:
+        FlowScheduler.from_config({"redis": "mysql://user:s3cret@x/0"})
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "config", [b"bytes", 7, [], 3.5, object(), "/nowhere/flows.yaml", "", "\0", "."]
+)
+def test_what_is_no_configuration(config):
+    loaded = load(config)
+    assert len(loaded.lines) == 1
+    with pytest.raises(ConfigError):
+        FlowScheduler.from_config(config)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.integers()
+    | st.sampled_from(["1s", "250ms", "vegas", "aimd", "range", "learned", "(", "", "x"])
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+KEYS = st.sampled_from(
+    """redis control_points a quota concurrency load scheduler workloads name match_labels in not_in exists regex all
+    any not priority tokens queue_timeout default_workload max_queue tenants max_priority bucket_capacity fill_amount
+    interval max_concurrency controller setpoint gradient slope pid low_throttle_threshold degree""".split()
+)
+TREES = st.recursive(
+    VALUES,
+    lambda inner: st.dictionaries(KEYS, inner, max_size=4) | st.lists(inner, max_size=2),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(KEYS, TREES, max_size=3))
+@example({"control_points": {"a": {"load": {"controller": "range", "setpoint": "x"}}}})
+@example({"control_points": {"a": {"scheduler": {"workloads": [{"regex": {"x": "(?P<a"}}]}}}})
+@settings(max_examples=300)
+def test_no_mapping_raises(tree):
+    loaded = load(tree)
+    assert all(isinstance(line, str) for line in loaded.lines)
+    if loaded.problems:
+        assert loaded.settings == Settings()
+    else:
+        FlowScheduler.from_config(tree)
+
+
+def test_no_damaged_file_raises():
+    rng = random.Random(4)
+    for _ in range(1_000):
+        content = bytearray(ISSUE.encode())
+        for _ in range(rng.randint(1, 6)):
+            at = rng.randrange(len(content))
+            kind = rng.randrange(3)
+            if kind == 0:
+                content[at] = rng.randrange(256)
+            elif kind == 1:
+                del content[at : at + rng.randrange(20)]
+            else:
+                content[at:at] = rng.choice(
+                    [b"\t", b"\n", b"{", b"}", b": ", b"&a ", b"*a ", b"\0"]
+                )
+        loaded = load_content(bytes(content), "flows.yaml")
+        assert loaded.problems or loaded.settings is not None

@@ -1,0 +1,156 @@
+"""The door on a real Valkey: schedulers of one name share limits, on loops and between threads."""
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fairlead.errors import ConfigError
+from fairlead.flows import FlowScheduler, SyncFlowScheduler, load
+from tests.engines import Valkey, external, valkey
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Valkey]:
+    with valkey() as running:
+        yield running
+
+
+@pytest.fixture
+def point() -> str:
+    """A control point of this test alone: what others left in the ledger is not its."""
+    return f"point-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def config(server: Valkey, point: str) -> dict[str, Any]:
+    return {
+        "redis": external() or server.url,
+        "control_points": {point: {"concurrency": {"max_concurrency": 5}}},
+    }
+
+
+def test_two_schedulers_share_one_limit_without_waiting(config, point):
+    async def main() -> list[bool]:
+        one, two = FlowScheduler.from_config(config), FlowScheduler.from_config(config)
+        flows = [await one.start_flow(point, timeout=0) for _ in range(3)]
+        flows += [await two.start_flow(point, timeout=0) for _ in range(3)]
+        ran = [flow.should_run() for flow in flows]
+        assert flows[-1].retry_after is not None
+        assert flows[0].end()
+        assert not flows[0].end()
+        again = await two.start_flow(point, timeout=5)  # what one gave back comes to the other
+        assert again.should_run()
+        await one.close()
+        await two.close()
+        return ran
+
+    assert asyncio.run(asyncio.wait_for(main(), 30)) == [True] * 5 + [False]
+
+
+def test_never_more_than_the_limit_in_flight(config, point):
+    """Ten callers on each of two schedulers; who is in flight is counted outside of them."""
+
+    async def main() -> tuple[int, int]:
+        now = most = served = 0
+
+        async def call(flows: FlowScheduler) -> None:
+            nonlocal now, most, served
+            for _ in range(20):
+                async with flows.flow(point, timeout=20) as flow:
+                    assert flow.should_run()
+                    now += 1
+                    most = max(most, now)
+                    await asyncio.sleep(0)
+                    now -= 1
+                    served += 1
+
+        pair = [FlowScheduler.from_config(config) for _ in range(2)]
+        await asyncio.gather(*(call(flows) for flows in pair for _ in range(10)))
+        for flows in pair:
+            await flows.close()
+        return most, served
+
+    most, served = asyncio.run(asyncio.wait_for(main(), 60))
+    assert served == 400
+    assert 1 <= most <= 5
+
+
+def test_what_a_scheduler_holds_comes_back_when_it_closes(config, point):
+    async def main() -> bool:
+        first = FlowScheduler.from_config(config)
+        for flow in [await first.start_flow(point, timeout=0) for _ in range(5)]:
+            flow.end()
+        await first.close()
+        second = FlowScheduler.from_config(config)
+        flows = [await second.start_flow(point, timeout=0) for _ in range(5)]
+        await second.close()
+        return all(flow.should_run() for flow in flows)
+
+    assert asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_thread_and_a_loop_share_one_limit(config, point):
+    threads = SyncFlowScheduler.from_config(config)
+    held = [threads.start_flow(point, timeout=0) for _ in range(3)]
+    assert all(flow.should_run() for flow in held)
+
+    async def main() -> list[bool]:
+        flows = FlowScheduler.from_config(config)
+        got = [await flows.start_flow(point, timeout=0) for _ in range(3)]
+        await flows.close()
+        return [flow.should_run() for flow in got]
+
+    assert asyncio.run(asyncio.wait_for(main(), 30)) == [True, True, False]
+    for flow in held:
+        flow.end()
+    threads.close()
+    assert not any(thread.name == "fairlead-flows" for thread in threading.enumerate())
+
+
+def test_a_cancelled_first_ask_leaves_nothing(config, point):
+    async def main() -> None:
+        flows = FlowScheduler.from_config(config)
+        await flows.start()
+        asks = [asyncio.ensure_future(flows.start_flow(point, timeout=0)) for _ in range(5)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for ask in asks:
+            ask.cancel()
+        await asyncio.gather(*asks, return_exceptions=True)
+        gate = flows.points[point].gate
+        assert (gate.waiting, gate.active) == (0, 0)
+        again = [await flows.start_flow(point, timeout=5) for _ in range(5)]
+        assert all(flow.should_run() for flow in again)
+        await flows.close()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_changed_limit_is_followed_by_who_waits(config, point):
+    async def main() -> None:
+        flows = FlowScheduler.from_config(config)
+        held = [await flows.start_flow(point, timeout=5) for _ in range(5)]
+        waiting = asyncio.ensure_future(flows.start_flow(point, timeout=20))
+        while not flows.points[point].gate.waiting:
+            await asyncio.sleep(0)
+        config["control_points"][point]["concurrency"]["max_concurrency"] = 6
+        flows.retune(load(config))
+        assert (await waiting).should_run()
+        assert all(flow.end() for flow in held)
+        await flows.close()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_another_server_needs_another_scheduler(config):
+    async def main() -> None:
+        flows = FlowScheduler.from_config(config)
+        other = load({**config, "redis": "redis://127.0.0.1:1/0"})
+        with pytest.raises(ConfigError, match="starts anew"):
+            flows.retune(other)
+
+    asyncio.run(main())
