@@ -331,6 +331,46 @@ class TestTimeouts:
         assert balanced(scheduler.stats())
 
 
+class TestLateTimer:
+    """What a timer that comes very late finds: holds that began and ended before anybody was told."""
+
+    @staticmethod
+    def late(scheduler: ThreadScheduler, seconds: float) -> None:
+        """Let the gate's time pass at once; the lock is held, so nobody has noticed anything meanwhile."""
+        gate = scheduler._gate
+        gate._tell(gate.gate.advance(gate.now() + seconds))
+
+    def test_work_whose_hold_ended_before_a_worker_had_it_runs(self):
+        with ThreadScheduler.bounded(capacity=InFlight(1, expire_after=60)) as scheduler:
+            with scheduler._gate.lock:
+                future = scheduler.spawn(50, int)
+                self.late(scheduler, 61)
+            assert future.result(PATIENCE) == 0
+        assert balanced(scheduler.stats())
+
+    def test_work_that_would_have_started_and_ended_meanwhile_is_answered(self):
+        with ThreadScheduler.bounded(capacity=InFlight(1, expire_after=60)) as scheduler:
+            busy = Busy(scheduler)
+            with scheduler._gate.lock:
+                future = scheduler.spawn(50, int)
+                self.late(scheduler, 121)
+            assert isinstance(future.exception(PATIENCE), WaitedTooLong)
+            busy.release()
+        assert balanced(scheduler.stats())
+
+    def test_a_caller_that_would_have_had_its_turn_meanwhile_is_answered(self):
+        with ThreadScheduler.bounded(capacity=InFlight(1, expire_after=60)) as scheduler:
+            busy = Busy(scheduler)
+            with ThreadPoolExecutor(1) as callers:
+                call = callers.submit(scheduler.submit, 50, int)
+                until_waiting(scheduler, 1)
+                with scheduler._gate.lock:
+                    self.late(scheduler, 121)
+                assert isinstance(call.exception(PATIENCE), WaitedTooLong)
+            busy.release()
+        assert balanced(scheduler.stats())
+
+
 class TestShutdown:
     def test_leaving_the_block_drains(self):
         with ThreadScheduler.bounded(1) as scheduler:

@@ -31,11 +31,12 @@ IDLE = 5.0  # seconds a worker thread waits for more work before it ends
 class BlockingTicket(Ticket):
     """A ticket of the thread door: it wakes a blocked caller, or hands spawned work to a worker."""
 
-    __slots__ = ("args", "door", "future", "kwargs", "woken")
+    __slots__ = ("args", "begun", "door", "future", "kwargs", "woken")
 
     def __init__(self, priority: int, work: Any, door: ThreadScheduler) -> None:
         super().__init__(None, priority, 1, work)
         self.door = door
+        self.begun = False  # it has been told that it has room, which may be taken back again
         self.woken: threading.Event | None = None
         self.future: WorkResult | None = None
         self.args: tuple[Any, ...] = ()
@@ -44,9 +45,14 @@ class BlockingTicket(Ticket):
     def told(self) -> None:
         door = self.door
         if self.state is RUNNING:
+            self.begun = True
             door._started(self)
-        elif self.started_at < inf:
+        elif self.begun:
             return  # its hold has expired: the work goes on without room, and is counted when it ends
+        elif self.started_at < inf:  # it started and ended within one late verb
+            door._started(self)
+            door._ended(self, Outcome.LOST, None)
+            door._look_whether_drained()
         else:
             door._left(self)
         if self.woken is not None:
@@ -201,14 +207,14 @@ class ThreadScheduler(Door, ThreadSubmitting):
             with self._gate.lock:
                 if ticket.state is WAITING:
                     self._withdraw(ticket)
-                elif ticket.state is RUNNING:
+                elif ticket.begun:
                     self._finish(ticket, Outcome.LOST, None)
             raise
         finally:
             with self._gate.lock:
                 self._gate.blocked.discard(thread)
         with self._gate.lock:
-            if ticket.state is not RUNNING:
+            if not ticket.begun:
                 raise self._refusal(ticket)
             self._gate.own()
         return ticket
@@ -255,6 +261,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
         self._refuse_when_shutting_down()
         self._fill(ticket, fields)
         self._gate.offer(ticket)
+        ticket.begun = ticket.state is RUNNING
         self._entered(ticket)
 
     # Workers
@@ -281,9 +288,9 @@ class ThreadScheduler(Door, ThreadSubmitting):
                     self._workers.discard(thread)
                     return
                 ticket = self._ready.pop(0)
-                if ticket.state is RUNNING:
+                if ticket.begun:
                     self._gate.own()
-            if ticket.state is RUNNING:
+            if ticket.begun:
                 self._run(ticket)
             elif ticket.future is not None and ticket.future.set_running_or_notify_cancel():
                 ticket.future.set_exception(self._refusal(ticket))
