@@ -76,6 +76,8 @@ class BlockingFlow(Flow):
         """It would not wait; but more may be lent than this process has borrowed: wait for that one answer."""
         runtime = point.runtime
         with runtime.lock:
+            if point.parts.expected_at(self, runtime.now()) > runtime.now():
+                return  # it has said already that there is none
             self.renew()
             self.wait_until = runtime.now() + PATIENCE
             runtime.offer(self)

@@ -75,6 +75,7 @@ class Link:
         `slow` is called when it takes long, though the answer may still come.
         """
         task = asyncio.ensure_future(self._run(calls))
+        task.add_done_callback(_read)
         try:
             await self._wait(task, SLOW)
             if not task.done() and slow is not None:
@@ -165,6 +166,12 @@ SCHEMES = {
     "valkeys": "rediss",
     "unix": "unix",
 }
+
+
+def _read(task: asyncio.Future[Any]) -> None:
+    """Look at how a task ended: one that was given up may still fail, and then nobody else would."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _checked(answer: Any) -> list[str] | Fault:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from fairlead.config import shown
 from fairlead.documents.advice import Adviser
 from fairlead.documents.reading import (
+    Node,
     Problem,
     content_of,
     digest_of,
@@ -39,7 +40,7 @@ class Loaded(NamedTuple):
         return lines_of(self.problems, self.source)
 
 
-def load(config: str | os.PathLike[str] | Mapping[str, Any] | Settings | None) -> Loaded:
+def load(config: Any) -> Loaded:
     """Read a configuration: a path, a mapping, settings, or None for no limits at all.
 
     >>> load({"control_points": {"a": {"quota": {"bucket_capacity": 1, "fill_amount": 1}}}}).lines
@@ -65,7 +66,7 @@ def load_content(content: bytes | Problem, source: str) -> Loaded:
     return _loaded(*tree_of_yaml(content), source)._replace(digest=digest_of(content))
 
 
-def _loaded(tree: Any, problems: list[Problem], source: str) -> Loaded:
+def _loaded(tree: Node | None, problems: list[Problem], source: str) -> Loaded:
     if tree is None or tree.value is None:  # unreadable, or an empty document
         return Loaded(Settings(), tuple(problems), source)
     settings = Settings()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fairlead.capacities.learned import LearnedLimit
     from fairlead.core.capacity import Capacity
     from fairlead.core.ticket import Ticket
+    from fairlead.flows.flow import Flow
     from fairlead.flows.leases import Lease
     from fairlead.flows.ledger import Ledger
     from fairlead.flows.settings import Concurrency, ControlPoint, Quota
@@ -154,6 +155,10 @@ class Parts:
                 lock=lock,
             )
             self.leases.append(lease)
+
+    def expected_at(self, flow: Flow, now: float) -> float:
+        """Tell when the ledger said that there would be more for a flow; now, if it has said nothing."""
+        return self.quota.expected_at(flow, now) if isinstance(self.quota, LeasedTokens) else now
 
     def retuned(self, settings: ControlPoint, now: float) -> Iterator[Change] | None:
         """Tell the changes that make these limits what the settings say; None if they are of another shape."""

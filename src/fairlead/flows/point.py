@@ -241,7 +241,8 @@ class Point:
         if refusal is NEVER:
             return None
         at = now if refusal is None else self.capacity.ready_at(flow, now, refusal)
-        wait = at - now if at < inf else 0.0
+        expected = self.parts.expected_at(flow, now)
+        wait = max(at - now if at < inf else 0.0, expected - now if expected < inf else 0.0)
         if len(self.finished) > 1:
             spent = sum(tokens for _, tokens in self.finished)
             rate = spent / max(now - self.finished[0][0], 1e-3)

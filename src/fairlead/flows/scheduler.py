@@ -70,6 +70,8 @@ class AsyncFlow(Flow):
     async def _try_again(self, point: Point) -> None:
         """It would not wait; but more may be lent than this process has borrowed: wait for that one answer."""
         runtime, ledger = point.runtime, self.scheduler.ledger
+        if point.parts.expected_at(self, runtime.clock()) > runtime.clock():
+            return  # it has said already that there is none
         self.renew()
         self.wait_until = runtime.clock() + PATIENCE
         runtime.offer(self)
