@@ -157,3 +157,20 @@ def test_another_server_needs_another_scheduler(config):
             flows.retune(other)
 
     asyncio.run(main())
+
+
+def test_the_ledger_shows_in_the_metrics(config, point):
+    async def main() -> str:
+        flows = FlowScheduler.from_config(config)
+        flow = await flows.start_flow(point, timeout=5)
+        assert flow.should_run()
+        text = flows.metrics()[0].decode()
+        await flows.close()
+        return text
+
+    lines = asyncio.run(asyncio.wait_for(main(), 30)).splitlines()
+    assert "fairlead_flows_ledger_connected 1.0" in lines
+    granted = [line for line in lines if line.startswith("fairlead_flows_ledger_granted_total{")]
+    assert len(granted) == 1
+    assert f'limit="{point}.concurrency"' in granted[0]
+    assert float(granted[0].split()[-1]) >= 1

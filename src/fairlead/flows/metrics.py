@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
+    from fairlead.flows.ledger import Ledger
     from fairlead.flows.point import Point
     from fairlead.flows.points import Points
 
@@ -47,6 +48,8 @@ class _Snapshot:
         for name, count in dict(self._points.unknown).items():
             unknown.add_metric([name], count)
         yield unknown
+        if self._points.ledger is not None:
+            yield from _ledger(self._points.ledger)
 
 
 def _tokens(points: list[Point]) -> Iterator[Metric]:
@@ -132,6 +135,33 @@ def _gauges(points: list[Point]) -> Iterator[Metric]:
             ("concurrency_limit", "Tokens that may be in flight.", _limit),
         )
     )
+
+
+def _ledger(ledger: Ledger) -> Iterator[Metric]:
+    """How this process stands with the ledger: whether it is connected, what it was lent, what went wrong."""
+    said = ledger.describe()
+    text = "Whether limits are kept in common now (1), or each by its own policy (0)."
+    connected = said["state"] == "connected"
+    yield GaugeMetricFamily(PREFIX + "ledger_connected", text, value=connected)
+    text = "Processes that share the limits."
+    yield GaugeMetricFamily(PREFIX + "ledger_live_nodes", text, value=said["live_nodes"])
+    for name, key, text in (
+        ("ledger_round_trips", "round_trips", "Exchanges with the ledger."),
+        ("ledger_losses", "losses", "Times the ledger was lost."),
+        ("ledger_lost_seconds", "lost_seconds", "Seconds without the ledger."),
+    ):
+        yield CounterMetricFamily(PREFIX + name, text, value=said[key])
+    for key, text in (
+        ("asked", "Tokens asked of the ledger."),
+        ("granted", "Tokens it lent."),
+        ("returned", "Tokens given back to it."),
+        ("faults", "Answers that could not be used."),
+        ("switches", "Times a limit went over to the policy for a loss."),
+    ):
+        family = CounterMetricFamily(PREFIX + "ledger_" + key, text, labels=["limit"])
+        for limit in said["limits"]:
+            family.add_metric([limit["name"]], limit[key])
+        yield family
 
 
 def _level(point: Point) -> float | None:
