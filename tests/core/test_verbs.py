@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from fairlead.capacities import Slots, TokenBucket
+from fairlead.capacities import Both, InFlight, Slots, TokenBucket
 from fairlead.core import Change, Gate, Outcome, Policy, State, Ticket
 from fairlead.errors import ConfigError, Misuse
 from fairlead.policies import FIFO, Aging, Classes, FairQueue, Level
@@ -384,3 +384,21 @@ def test_a_class_that_is_not_there_changes_nothing():
             assert ticket.state is State.NEW
             assert standing(gate)[1:] == before[1:]
         offered(gate, "a", rank=0)
+
+
+def test_a_gate_adopts_what_runs_at_another():
+    """They hold room at the new one, above its limit if need be; what was used up by starting is not charged again."""
+    old = Gate(FIFO(), Both(InFlight(3), TokenBucket(1.0, burst=3)))
+    running = [Ticket(number) for number in range(3)]
+    for ticket in running:
+        old.offer(ticket, 0.0)
+    bucket = TokenBucket(1.0, burst=3)
+    gate = Gate(FIFO(), Both(InFlight(2, expire_after=10.0), bucket))
+    gate.adopt(old.surrender(), 1.0)
+    assert (old.active, gate.active, bucket.level(1.0)) == (0, 3, 3)
+    late = Ticket("late")
+    gate.offer(late, 1.0)
+    assert gate.finish(running[0], 2.0) == []
+    assert gate.finish(running[1], 2.0) == [late]
+    assert gate.advance(11.0) == [running[2]]  # held as long as it may, counted from the adoption
+    assert gate.late == 0

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fairlead.flows.load import LoadControl
 from fairlead.flows.matchers import compiled
-from fairlead.flows.settings import Matcher
-from fairlead.flows.workloads import canonical
+from fairlead.flows.settings import Matcher, Scheduler
+from fairlead.flows.workloads import Resolver, canonical
 from tests.flows.door import (
     backlog,
     balanced,
@@ -374,3 +374,16 @@ def test_the_signal_of_a_load_control_is_no_label():
         assert not flows.post_signal("other", 5.0)
 
     run(main())
+
+
+def test_labels_that_are_not_text_do_not_fail():
+    said = Scheduler.model_validate(
+        {
+            "workloads": [{"name": "five", "regex": {"user_id": "^5$"}}],
+            "tokens_label_key": "tokens",
+            "fairness_label_key": "user_id",
+        }
+    )
+    labels: Any = {"user_id": 5, "tokens": 4}
+    found = Resolver(said).parameters(labels)
+    assert (found.workload[0], found.tokens, found.user) == ("five", 4.0, "5")

@@ -164,6 +164,13 @@ class TokenBucket(Capacity):
         self.rate, self.burst, self.interval = rate, burst, interval
         self.opened.append(FULL)
 
+    def inherit(self, former: TokenBucket, now: float) -> None:
+        """Begin with what the buckets of another hold, by the same keys, up to the burst; an adjustment."""
+        for key, bucket in former._buckets.items():
+            level, _ = former._filled(bucket, now)
+            if level < former.burst:
+                self.set_level(min(level, self.burst), now, key)
+
     def set_level(self, level: float, now: float, key: Hashable = None) -> None:
         """Say what a bucket holds now."""
         key = self.name if self._by is None else key

@@ -249,6 +249,24 @@ class Gate(Dispatcher):
         self._settle(self.now, changed)
         return changed
 
+    def surrender(self) -> list[Ticket]:
+        """Give up the tickets that run, for another gate to adopt; this one is used no more."""
+        holders, self.holders = list(self.holders), {}
+        return holders
+
+    def adopt(self, tickets: Iterable[Ticket], now: float) -> None:
+        """Take over tickets that run already: they hold room here, above the limit if need be."""
+        self.now = max(self.now, now)
+        for ticket in tickets:
+            self._seq = ticket.seq = self._seq + 1
+            if self._scoped:
+                ticket.scopes = self.capacity.scopes(ticket)
+            self._full = self.capacity.take(ticket, now) is True
+            self.capacity.refund(ticket, ticket.cost, now)  # what is used up by starting was paid
+            self.holders[ticket] = False
+            if ticket.evictable or ticket.hold_until < inf:
+                self._watch(ticket)
+
     def commit(self, ticket: Ticket) -> bool:
         """Pass the point of no return; False if the ticket was evicted first."""
         if ticket.state is EVICTED:

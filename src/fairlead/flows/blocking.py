@@ -17,6 +17,7 @@ from fairlead.runtime import ThreadGate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
     from fairlead.flows.flow import Status
@@ -76,20 +77,25 @@ class BlockingFlow(Flow):
         """It would not wait; but more may be lent than this process has borrowed: wait for that one answer."""
         runtime = point.runtime
         with runtime.lock:
-            if point.parts.expected_at(self, runtime.now()) > runtime.now():
-                return  # it has said already that there is none
+            if not point.parts.may_lend(self, runtime.now()):
+                return
+            told = self._told = threading.Event()
             self.renew()
             self.wait_until = runtime.now() + PATIENCE
             runtime.offer(self)
+        answer = self.scheduler.answered()
         try:
-            if self.state is WAITING:
-                self.scheduler.answered()
+            if answer is not None:
+                answer.add_done_callback(lambda _: told.set())
+                told.wait(PATIENCE)
         except BaseException:
             with runtime.lock:
                 if self.state is RUNNING:  # granted, but nobody is there to use it
                     runtime.finish(self, Outcome.LOST)
             raise
         finally:
+            if answer is not None:
+                answer.cancel()
             with runtime.lock:
                 if self.state is WAITING:
                     runtime.withdraw([self])
@@ -109,10 +115,11 @@ class BlockingFlow(Flow):
 
     def end(self, status: Status = "ok", tokens: float | None = None) -> bool:
         """Say that the work is done; see `Flow.end`."""
-        if self.point is None:
-            return super().end(status, tokens)
-        with self.point.runtime.lock:
-            return super().end(status, tokens)
+        while (point := self.point) is not None:
+            with point.runtime.lock:
+                if point is self.point:  # else another has taken its place meanwhile
+                    return super().end(status, tokens)
+        return super().end(status, tokens)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.end("ok" if kind is None else "error")
@@ -160,7 +167,7 @@ class SyncFlowScheduler(Points):
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         if self.ledger is not None:
-            await self.ledger.start()
+            self.ledger.begin()
         self._joined.set()
         while not self._closed.is_set():
             try:
@@ -177,11 +184,16 @@ class SyncFlowScheduler(Points):
         if self.ledger is not None and not self._closed.is_set():
             self._joined.wait()
 
-    def answered(self) -> bool:
-        """Wait until the ledger has answered all that was asked; False if it could not be asked."""
-        if self.ledger is None or self._loop is None or self._closed.is_set():
-            return False
-        return asyncio.run_coroutine_threadsafe(self.ledger.answered(), self._loop).result()
+    def answered(self) -> Future[bool] | None:
+        """Tell when the ledger has answered all that was asked; None if it cannot be asked."""
+        ledger, loop = self.ledger, self._loop
+        if ledger is None or loop is None or self._closed.is_set():
+            return None
+
+        async def answered() -> bool:
+            return await ledger.answered()
+
+        return asyncio.run_coroutine_threadsafe(answered(), loop)
 
     def _unshare(self, lease: Lease) -> None:
         if self.ledger is not None and self._loop is not None and not self._closed.is_set():

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 MOST_WORKLOADS = 100
 OTHER = "other"
+OK = Outcome.OK
 ROUNDING = 1e-6  # tokens; sums of fractional costs do not cancel exactly
 
 
@@ -58,7 +59,7 @@ class Counts:
 
     def accepted(self, flow: Flow) -> None:
         """A flow may run."""
-        workload = self._workload(flow.workload)
+        workload = self.workloads.get(flow.workload) or self._workload(flow.workload)
         workload.accepted_flows += 1
         workload.accepted_tokens += flow.cost
 
@@ -84,7 +85,7 @@ class Counts:
     def ended(self, flow: Flow, outcome: Outcome, now: float) -> None:
         """A flow's work is done."""
         self.ended_flows += 1
-        if outcome is not Outcome.OK:
+        if outcome is not OK:
             self.failed_flows += 1
         self.work_total += now - flow.started_at
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     Status = Literal["ok", "error"]
 
 NO_LABELS: Mapping[str, str] = {}
+OK, FAILED = (
+    Outcome.OK,
+    Outcome.FAILED,
+)  # an enum looks its members up anew each time: benchmarks/flows.py
 
 
 class Flow(LeanTicket):
@@ -85,7 +89,7 @@ class Flow(LeanTicket):
         if isinstance(self.reason, QueueLimit):
             said = f"{self.reason.waiting} flows wait already, the limit is {self.reason.limit}"
         elif why == "timeout":
-            said = "no tokens came free in the time it would wait"
+            said = str(self.reason or "no tokens came free in the time it would wait")
         else:
             said = str(self.reason or why)
         return f"{self.control_point}: {said}{again}"
@@ -103,7 +107,7 @@ class Flow(LeanTicket):
         """Stand as a new ticket, with the old time of arrival."""
         self.state = NEW
         self.scopes = ()
-        self.place = None
+        self.place = self.reason = None
 
     def move(self, point: Point | None) -> None:
         """Ask again at another control point, as a new ticket with the old time of arrival."""
@@ -138,6 +142,5 @@ class Flow(LeanTicket):
         if self.ended or not self.accepted:
             return False
         self.ended = True
-        if self.point is None:
-            return True
-        return self.point.end(self, Outcome.FAILED if status == "error" else Outcome.OK, tokens)
+        point = self.point
+        return point is None or point.end(self, FAILED if status == "error" else OK, tokens)

@@ -130,10 +130,8 @@ class Ledger:
         lock: AbstractContextManager[Any] | None = None,
     ) -> SlotsLease:
         """Keep tokens in flight (per key of the capacity) in common under this name."""
-        lease = SlotsLease(
-            name, capacity, max_concurrency, max_inflight_duration, on_loss, adjust, lock
-        )
-        return self._add(lease)
+        limit = (max_concurrency, max_inflight_duration)
+        return self._add(SlotsLease(name, capacity, *limit, on_loss, adjust, lock))
 
     def _add(self, lease: AnyLease) -> AnyLease:
         lease.capacity.stir = self.wake
@@ -154,13 +152,17 @@ class Ledger:
 
     async def start(self) -> None:
         """Start the exchange, and wait for its first answer, or for the lack of it."""
+        self.begin()
+        await self.answered()
+
+    def begin(self) -> None:
+        """Start the exchange."""
         if self._task is not None:
             raise Misuse("this ledger has been started already")
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._stopping = False
         self._task = self._loop.create_task(self._run(), name="fairlead ledger")
-        await self.answered()
 
     async def stop(self) -> None:
         """Give back what is not used, and end; may be called twice, or without a start."""
@@ -192,17 +194,18 @@ class Ledger:
         except Fault as fault:
             log.info("ledger: what was lent could not be given back: %s", fault)
 
-    async def answered(self) -> bool:
-        """Wait until all that waits now has been asked for and answered; False if it could not be asked.
+    def answered(self) -> asyncio.Future[bool]:
+        """Await it: all that waits now has been asked for and answered; False if it could not be asked.
 
         For callers that would not wait: what is lent here may be used up while the ledger has more.
         """
-        if self._task is None:
-            return False
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        if self._task is None:
+            future.set_result(False)
+            return future
         self._answered.append((self._rounds + 1, future))
         self.wake()
-        return await future
+        return future
 
     def wake(self) -> None:
         """Have the exchange look at once; from any thread."""
@@ -240,9 +243,8 @@ class Ledger:
                 self._found()
             except Fault as fault:
                 self._lose(str(fault))
-            except (
-                Exception
-            ) as error:  # a gate that failed must not end the exchange for all others
+            except Exception as error:
+                # A gate that failed must not end the exchange for all others.
                 log.exception("ledger: the exchange failed")
                 self._lose(f"{type(error).__name__}: {error}")
             self._tell(not self.lost)
@@ -253,9 +255,8 @@ class Ledger:
         if self.lost:
             await asyncio.sleep(max(0.0, self._last_at + RETRY - now))
             return
-        timer = asyncio.get_running_loop().call_later(
-            max(0.0, self._next_at() - now), self._woken.set
-        )
+        due = max(0.0, self._next_at() - now)
+        timer = asyncio.get_running_loop().call_later(due, self._woken.set)
         try:
             await self._woken.wait()
         finally:

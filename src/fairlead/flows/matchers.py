@@ -60,7 +60,7 @@ def _exists(label: str) -> Test:
 
 def _matches(label: str, pattern: re.Pattern[str]) -> Test:
     search = pattern.search
-    return lambda labels: label in labels and search(labels[label]) is not None
+    return lambda labels: label in labels and search(str(labels[label])) is not None
 
 
 def _either(tests: list[Test]) -> Test:

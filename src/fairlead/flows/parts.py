@@ -14,6 +14,7 @@ from fairlead.capacities import (
     Unlimited,
 )
 from fairlead.core import Change
+from fairlead.core.capacity import NEVER
 from fairlead.flows.load import LEARNERS, LoadControl
 from fairlead.flows.workloads import canonical
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 QUOTA, CONCURRENCY = "quota", "concurrency"
 # Among processes nothing goes only when all are idle; priority 0 comes as near to that as a weight can.
 LEAST_WEIGHT = 1e-6
+RETRY = 0.5  # seconds after which a lost ledger may be back
 
 
 def keyed(label: str | None) -> Callable[[Ticket], Hashable] | None:
@@ -55,9 +57,16 @@ def bucket_of(said: Quota) -> TokenBucket:
         by=keyed(said.limit_by_label_key),
         interval=None if said.continuous_fill else said.interval,
         delay_initial_fill=said.delay_initial_fill,
-        max_idle_time=said.max_idle_time or inf,
+        max_idle_time=_idle_time(said),
         name=QUOTA,
     )
+
+
+def _idle_time(said: Quota) -> float:
+    """A bucket that is forgotten is full again: by default not before it would be anyway."""
+    if "max_idle_time" in said.model_fields_set:
+        return said.max_idle_time or inf
+    return max(said.max_idle_time, said.bucket_capacity / said.fill_amount * said.interval)
 
 
 def inflight_of(said: Concurrency, limit: float, *, shared: bool) -> InFlight:
@@ -156,9 +165,36 @@ class Parts:
             )
             self.leases.append(lease)
 
+    def inherit(self, former: Parts, now: float) -> None:
+        """Begin where the limits of a point left off whose place this one takes."""
+        before, after = former.settings.quota, self.settings.quota
+        if (
+            before is not None
+            and after is not None
+            and before.limit_by_label_key == after.limit_by_label_key
+            and isinstance(former.quota, TokenBucket)
+            and isinstance(self.quota, TokenBucket)
+        ):
+            self.quota.inherit(former.quota, now)
+
     def expected_at(self, flow: Flow, now: float) -> float:
         """Tell when the ledger said that there would be more for a flow; now, if it has said nothing."""
         return self.quota.expected_at(flow, now) if isinstance(self.quota, LeasedTokens) else now
+
+    def may_lend(self, flow: Flow, now: float) -> bool:
+        """Tell whether the ledger may have more for a flow than this process has borrowed."""
+        if all(lease.lost for lease in self.leases) or self.shut_out(flow, now) is not None:
+            return False  # there is no asking it
+        return self.expected_at(flow, now) <= now  # else it has said already that there is none
+
+    def shut_out(self, flow: Flow, now: float) -> str | None:
+        """Say which limit admits nothing because its ledger is lost, if a flow meets one."""
+        for lease in self.leases:
+            if lease.lost and lease.on_loss == "closed":
+                refusal = lease.capacity.refusal(flow, now)
+                if refusal is not None and refusal is not NEVER:
+                    return lease.capacity.describe(flow, now, refusal)
+        return None
 
     def retuned(self, settings: ControlPoint, now: float) -> Iterator[Change] | None:
         """Tell the changes that make these limits what the settings say; None if they are of another shape."""

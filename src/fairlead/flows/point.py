@@ -14,7 +14,7 @@ from fairlead.core.capacity import NEVER
 from fairlead.core.ticket import EXPIRED, REFUSED, RUNNING, UNSET, Outcome
 from fairlead.flows.counts import MOST_WORKLOADS, Counts
 from fairlead.flows.leavers import Leavers
-from fairlead.flows.parts import CONCURRENCY, Parts
+from fairlead.flows.parts import CONCURRENCY, RETRY, Parts
 from fairlead.flows.window import WindowMean
 from fairlead.flows.workloads import Resolver
 from fairlead.policies import FIFO, Classes, FairQueue, Level
@@ -126,6 +126,8 @@ class Point:
         if scheduler.workload_latency_based_tokens:
             self._costs = self._costs or {}
             self.resolver.estimate = self._estimate
+        learners = (self.load, self.learner, self._costs)
+        self._learns = any(one is not None for one in learners)
 
     def _estimate(self, workload: str) -> float | None:
         mean = self._costs.get(workload) if self._costs is not None else None
@@ -151,10 +153,17 @@ class Point:
         self.resolver.count_on_from(before)
         return True
 
-    def succeed(self, former: Point) -> None:
-        """Take the place of a point that could not be retuned, and count on from where it was."""
+    def succeed(self, former: Point, now: float) -> None:
+        """Take the place of a point that could not be retuned, with those who hold its tokens and what was counted."""
         self.counts = former.counts
         self.resolver.count_on_from(former.resolver)
+        if self.parts.shared:
+            return  # those who hold tokens of a ledger hold them until they end
+        self.parts.inherit(former.parts, now)
+        holders = former.gate.surrender()
+        for flow in holders:
+            flow.point = self  # type: ignore[attr-defined]
+        self.gate.adopt(holders, now)
 
     def tick(self, now: float) -> None:
         """Do what is due now and then: step the controller, forget what nobody ends."""
@@ -171,19 +180,21 @@ class Point:
         flow.point = self
         flow.cost = said.tokens
         flow.workload = said.workload
-        if said.user:
-            flow.user = said.user
-        if said.tenant:
-            flow.tenant = said.tenant
-        if said.ignored:
-            flow.ignored = said.ignored
-        if self._zero and said.workload[1] == 0:
-            flow.rank = 0
         timeout = flow.timeout
         if timeout is not None:
             timeout = max(0.0, timeout - self._margin)
-        if said.queue_timeout is not None:
-            timeout = said.queue_timeout if timeout is None else min(timeout, said.queue_timeout)
+        if said is not self.resolver.fixed:
+            if said.user:
+                flow.user = said.user
+            if said.tenant:
+                flow.tenant = said.tenant
+            if said.ignored:
+                flow.ignored = said.ignored
+        if self._zero and said.workload[1] == 0:
+            flow.rank = 0
+        most = said.queue_timeout
+        if most is not None:
+            timeout = most if timeout is None else min(timeout, most)
         if timeout is not None:
             # A flow that was moved here from another gate has waited there already.
             flow.wait_until = (now if flow.arrived_at == UNSET else flow.arrived_at) + timeout
@@ -192,8 +203,8 @@ class Point:
                 self.runtime.adjust(change)
 
     def waits(self, flow: Flow) -> bool:
-        """Note that a flow has to wait; False if it need not, for it can never fit."""
-        if self._never_fits(flow, self.gate.now):
+        """Note that a flow has to wait; False if it need not, for that would be of no use."""
+        if self._never_fits(flow, self.gate.now) or self._shut_out(flow, self.gate.now):
             return False
         flow.queued_ahead, flow.admitted_before = self.queued, self.admitted
         self.queued += flow.cost
@@ -208,26 +219,35 @@ class Point:
         flow.state, flow.reason = REFUSED, self.capacity.describe(flow, now, NEVER)
         return True
 
+    def _shut_out(self, flow: Flow, now: float) -> bool:
+        """Refuse a waiter at a limit that is closed while its ledger is lost: nobody knows for how long."""
+        if not self.parts.leases or self.parts.shut_out(flow, now) is None:
+            return False
+        self.runtime.withdraw([flow])
+        flow.state = EXPIRED
+        return True
+
     def answered(self, flow: Flow, now: float) -> None:
         """Note how the wait of a flow ended, or that it was refused without any."""
-        if flow.queued_ahead >= 0:
+        waited = flow.queued_ahead >= 0
+        if waited:
             self.queued -= flow.cost
         if flow.state is RUNNING:
             flow.accepted = True
             self.admitted += flow.cost
             self.counts.accepted(flow)
-            if flow.queued_ahead >= 0:
+            if waited:
                 gone = self.leavers.admit(flow)
                 others = self.admitted - flow.cost - flow.admitted_before
                 self.counts.waited(flow, flow.queued_ahead - others - gone)
         else:
-            if flow.queued_ahead >= 0:
+            if waited:
                 self.leavers.leave(flow)
             self.counts.rejected(flow)
+            if flow.state is EXPIRED or flow.state is REFUSED:
+                flow.retry_after = self.retry_after(flow, now)
         if self.load is not None:
             self.load.throttle.answered(flow.cost, flow.accepted, now)
-        if flow.state is EXPIRED or flow.state is REFUSED:
-            flow.retry_after = self.retry_after(flow, now)
 
     def left(self, flow: Flow) -> None:
         """Note that a flow's caller stopped waiting."""
@@ -243,6 +263,8 @@ class Point:
         at = now if refusal is None else self.capacity.ready_at(flow, now, refusal)
         expected = self.parts.expected_at(flow, now)
         wait = max(at - now if at < inf else 0.0, expected - now if expected < inf else 0.0)
+        if self.parts.leases and (shut := self.parts.shut_out(flow, now)) is not None:
+            flow.reason, wait = shut, max(wait, RETRY)
         if len(self.finished) > 1:
             spent = sum(tokens for _, tokens in self.finished)
             rate = spent / max(now - self.finished[0][0], 1e-3)
@@ -253,14 +275,15 @@ class Point:
 
     def end(self, flow: Flow, outcome: Outcome, tokens: float | None) -> bool:
         """Give back what lasts as long as the work, and settle what was charged for it."""
-        now = self.runtime.now()
-        late = self.gate.late
+        gate = self.gate
+        late = gate.late
         self.runtime.finish(flow, outcome, tokens)
+        now = gate.now  # its end
         self.finished.append((now, flow.cost))
         self.counts.ended(flow, outcome, now)
-        if self.load is not None or self.learner is not None or self._costs is not None:
+        if self._learns:
             self._learn(flow, outcome, now)
-        if self.gate.late > late:
+        if gate.late > late:
             self.counts.late_ends += 1
             return False
         return True

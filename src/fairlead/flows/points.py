@@ -59,11 +59,14 @@ class Points:
     def place(self, flow: Flow, timeout: float | None) -> None:
         """Bring a flow to its control point; where there is none, nothing limits it."""
         given: Any = timeout
-        if given is not None and not (isinstance(given, int | float) and given >= 0):
-            raise ConfigError(f"timeout must be a number of seconds, 0 or more; got {timeout!r}")
-        flow.timeout = timeout
-        flow.point = self.points.get(flow.control_point)
-        if flow.point is None:
+        if given is not None:
+            if not (isinstance(given, int | float) and given >= 0):
+                raise ConfigError(
+                    f"timeout must be a number of seconds, 0 or more; got {timeout!r}"
+                )
+            flow.timeout = timeout
+        flow.point = point = self.points.get(flow.control_point)
+        if point is None:
             name = canonical(flow.control_point)
             known = name in self.unknown or len(self.unknown) < 100
             self.unknown[name if known else "other"] += 1
@@ -90,29 +93,36 @@ class Points:
             with self.guard(point):
                 if point.retune(said, now):
                     continue
-                self.points[name] = self._point(name, said)
-                self.points[name].succeed(point)
+                successor = self._point(name, said)
+                self._send_on(point)  # first: it may let somebody start, who then holds tokens
+                successor.succeed(point, now)
+                self.points[name] = successor
             self._retire(point)
         for name in [name for name in self.points if name not in loaded.settings.control_points]:
-            self._retire(self.points.pop(name))
+            point = self.points.pop(name)
+            with self.guard(point):
+                self._send_on(point)
+            self._retire(point)
 
     def guard(self, point: Point) -> AbstractContextManager[Any]:
         """Keep others from a point's gate meanwhile; on a loop nobody else is there."""
         return nullcontext()
 
-    def _retire(self, point: Point) -> None:
+    def _send_on(self, point: Point) -> None:
         """Send whoever waits at a point to the one of that name now, or on, if nothing limits them any more."""
-        with self.guard(point):
-            point.retired = True
-            waiters = sorted(point.gate.waiters(), key=attrgetter("seq"))  # in the order they came
-            point.runtime.withdraw(waiters)
-            for flow in waiters:
-                if flow.state is WITHDRAWN:  # and was not answered on the way
-                    flow.moved = True  # type: ignore[attr-defined]
-                    flow.told()  # type: ignore[attr-defined]
+        point.retired = True
+        waiters = sorted(point.gate.waiters(), key=attrgetter("seq"))  # in the order they came
+        point.runtime.withdraw(waiters)
+        for flow in waiters:
+            if flow.state is WITHDRAWN:  # and was not answered on the way
+                flow.moved = True  # type: ignore[attr-defined]
+                flow.told()  # type: ignore[attr-defined]
+
+    def _retire(self, point: Point) -> None:
+        """Put away what belongs to a point that nobody comes to any more.  The lock is not held."""
         for lease in point.parts.leases:
             self._unshare(lease)
-        point.runtime.rest()  # nobody waits there for a holder's time to be up
+        point.runtime.rest()
 
     def _unshare(self, lease: Lease) -> None:
         """Stop keeping a limit in common with other processes."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.core.ticket import EXPIRED, NEW, RUNNING, WAITING, Outcome
 from fairlead.errors import Misuse
-from fairlead.flows.flow import Flow
+from fairlead.flows.flow import NO_LABELS, Flow
 from fairlead.flows.points import Points
 from fairlead.runtime import LoopGate
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Labels = Mapping[str, str] | Callable[..., Mapping[str, str]] | None
 
 
-PATIENCE = 0.25  # seconds that an answer of the ledger is waited for
+PATIENCE = 0.2  # seconds that who would not wait waits for an answer of the ledger
 TICK = 1.0  # seconds between two looks at what is due now and then
 
 
@@ -35,7 +35,9 @@ class AsyncFlow(Flow):
     def __init__(
         self, scheduler: FlowScheduler, control_point: str, labels: Mapping[str, str] | None
     ) -> None:
-        super().__init__(control_point, labels)
+        # What `Flow` does, without the call: benchmarks/flows.py.
+        self.control_point = control_point
+        self.labels = NO_LABELS if labels is None else labels
         self.scheduler = scheduler
 
     async def __aenter__(self) -> Self:
@@ -43,46 +45,53 @@ class AsyncFlow(Flow):
         if self.state is not NEW:
             raise Misuse(f"{self!r} was entered before; make a new flow for each turn")
         point = self.point
-        self.accepted = point is None  # nothing limits it
+        if point is None:
+            self.accepted = True  # nothing limits it
         while point is not None:
             if point.retired:  # since the flow was made
                 self.point = point = self.scheduler.points.get(self.control_point)
                 self.accepted = point is None
                 continue
             if self.scheduler.ledger is not None:
-                await self.scheduler.start()
+                self.scheduler.join()
             runtime = point.runtime
             runtime.enter("flow")
-            point.prepare(self, runtime.clock())
+            now = runtime.clock()
+            point.prepare(self, now)
             runtime.offer(self)
-            if self.state is EXPIRED and point.parts.leases:
-                await self._try_again(point)
-            if self.state is WAITING and point.waits(self):
-                await self._wait(point)
+            if self.state is not RUNNING:
+                if self.state is EXPIRED and point.parts.leases:
+                    await self._try_again(point)
+                if self.state is WAITING and point.waits(self):
+                    await self._wait(point)
                 if self.moved:
                     point = self.scheduler.points.get(self.control_point)
                     self.move(point)
                     continue
-            point.answered(self, runtime.clock())
+                now = runtime.clock()
+            point.answered(self, now)
             break
         return self
 
     async def _try_again(self, point: Point) -> None:
         """It would not wait; but more may be lent than this process has borrowed: wait for that one answer."""
         runtime, ledger = point.runtime, self.scheduler.ledger
-        if point.parts.expected_at(self, runtime.clock()) > runtime.clock():
-            return  # it has said already that there is none
+        if ledger is None or not point.parts.may_lend(self, runtime.clock()):
+            return
         self.renew()
         self.wait_until = runtime.clock() + PATIENCE
         runtime.offer(self)
+        if self.state is not WAITING:
+            return
+        self.waiter, answer = runtime.entered.create_future(), ledger.answered()
         try:
-            if self.state is WAITING and ledger is not None:
-                await ledger.answered()
+            await asyncio.wait({self.waiter, answer}, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
             if self.state is RUNNING:  # granted, but nobody is there to use it
                 runtime.finish(self, Outcome.LOST)
             raise
         finally:
+            answer.cancel()
             if self.state is WAITING:
                 runtime.withdraw([self])
                 self.state = EXPIRED
@@ -133,10 +142,18 @@ class FlowScheduler(Points):
         return asyncio.get_running_loop().time()
 
     async def start(self) -> None:
-        """Join the ledger, if there is one; the first flow does so too.  A second call changes nothing."""
-        if self.ledger is not None and self._joined is not asyncio.get_running_loop():
-            self._joined = asyncio.get_running_loop()
-            await self.ledger.start()
+        """Join the ledger, if there is one, and wait for its first answer.  A second call changes nothing."""
+        if self.ledger is not None and self.join():
+            await self.ledger.answered()
+
+    def join(self) -> bool:
+        """Join the ledger, as the first flow does; False if that was done before, or there is none."""
+        loop = asyncio.get_running_loop()
+        if self.ledger is None or self._joined is loop:
+            return False
+        self._joined = loop
+        self.ledger.begin()
+        return True
 
     async def close(self) -> None:
         """Leave the ledger: what was lent is given back."""

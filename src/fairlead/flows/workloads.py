@@ -7,7 +7,6 @@ label that cannot be used (negative, NaN, text, tokens 0) changes nothing, is co
 from __future__ import annotations
 
 import hashlib
-import re
 import unicodedata
 from collections import Counter
 from math import isfinite
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     Labels = Mapping[str, str]
 
-_SURROGATES = re.compile("[\ud800-\udfff]")
 LONGEST_KEY = 128  # characters of a user, tenant or limit key; longer ones go by their hash
 
 
@@ -63,10 +61,10 @@ class Resolver:
             settings.tenant_label_key,
         )
         # What a flow asks with that says nothing: the same every time, unless a label should have said it.
-        self._fixed: Parameters | None = None
+        self.fixed: Parameters | None = None
         if not any(keys) and not settings.workload_latency_based_tokens and not self._test({}):
             workload = (self._default[0], self._default[1])
-            self._fixed = Parameters(workload, self._default[2], "", "", self._default[3])
+            self.fixed = Parameters(workload, self._default[2], "", "", self._default[3])
         self.estimate: Callable[[str], float | None] | None = None  # tokens by workload, learned
 
     def count_on_from(self, former: Resolver) -> None:
@@ -78,8 +76,8 @@ class Resolver:
 
     def parameters(self, labels: Labels) -> Parameters:
         """Read the parameters of one flow."""
-        if self._fixed is not None and (not labels or not self._workloads):
-            return self._fixed
+        if self.fixed is not None and (not labels or not self._workloads):
+            return self.fixed
         said = self._settings
         name, priority, tokens, timeout = self._default
         for test, found in self._workloads:
@@ -119,8 +117,9 @@ class Resolver:
         if text is None:
             return otherwise
         try:
+            text = str(text)  # labels are text, but a number is no reason to fail
             value = float(text) if len(text) <= 64 else -1.0
-        except (TypeError, ValueError):
+        except ValueError:
             value = -1.0
         if isfinite(value) and value <= MOST_TOKENS and (value > 0 or (zero and value == 0)):
             return value
@@ -129,18 +128,19 @@ class Resolver:
         return otherwise
 
 
-def canonical(value: str) -> str:
-    """Make a key of a label's value: equal text, equal key, of bounded length.
+def canonical(value: object) -> str:
+    """Make a key of a label's value: equal text, equal key, of bounded length, and nothing that could harm a log.
 
     >>> canonical("u1"), canonical("caf\\u0065\\u0301") == canonical("caf\\u00e9"), len(canonical("x" * 10_000))
     ('u1', True, 71)
+    >>> canonical("a\\x1b[2J"), canonical(5)
+    ('a\\\\x1b[2J', '5')
     """
-    if not value.isascii():
-        value = unicodedata.normalize("NFC", value)
-        if _SURROGATES.search(
-            value
-        ):  # half a character: no log and no metric could be written with it
-            value = value.encode("utf-8", "backslashreplace").decode()
-    if len(value) > LONGEST_KEY:
-        return "sha256:" + hashlib.sha256(value.encode()).hexdigest()
-    return value
+    text = value if isinstance(value, str) else str(value)
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)
+    if not text.isprintable():  # control characters, half characters, marks that turn text around
+        text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    if len(text) > LONGEST_KEY:
+        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return text
