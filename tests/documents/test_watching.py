@@ -190,7 +190,7 @@ def test_a_file_that_is_being_written_is_left_alone(rig):
 def test_that_test_catches_a_watch_that_does_not_wait(rig):
     """The mutant: every look that differs is applied at once."""
 
-    class Hasty(Watch):
+    class Hasty(Watch[Loaded]):
         def _follow(self) -> None:
             super()._follow()
             if self._changing:

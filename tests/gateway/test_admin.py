@@ -67,6 +67,31 @@ def test_metrics_are_prometheus_text():
     assert b"# TYPE" in body
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://127.0.0.1:8081", 404),
+        ("http://localhost:8081", 404),
+        ("http://[::1]:8081", 404),
+        ("http://evil.example", 403),
+        ("http://evil.example:8081", 403),
+        ("http://127.0.0.1.evil.example", 403),
+        ("http://localhost.evil.example:8081", 403),
+        ("http://203.0.113.9", 403),
+        ("http://[", 403),
+        ("null", 403),
+        ("", 403),
+    ],
+)
+def test_without_a_token_a_page_from_elsewhere_changes_nothing(origin, status):
+    headers = [("origin", origin)]
+    path = "/workers?url=http://10.0.0.9:1"
+    assert ask(admin(), "DELETE", path, headers)[0] == status
+    assert ask(admin(), "POST", "/workers", headers)[0] == (403 if status == 403 else 415)
+    token = ("authorization", "Bearer secret")
+    assert ask(admin("secret"), "DELETE", path, [token, *headers])[0] == 404
+
+
 def test_the_fleet_is_shown():
     status, _, document = ask(admin(), "GET", "/workers")
     assert status == 200

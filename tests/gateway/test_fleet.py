@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairlead.errors import Misuse
 from fairlead.gateway.fleet import Fleet
-from fairlead.gateway.settings import Settings, Upstream
+from fairlead.gateway.settings import Health, Settings, Upstream
 from fairlead.gateway.upstream import BELIEVED_FOR, reported_capacity
 from fairlead.gateway.upstream import Upstream as Member
 from tests.gateway.rig import HEALTHY, Backend, run, until
@@ -109,6 +109,22 @@ def test_without_a_health_path_a_failed_connection_tells_and_tcp_brings_it_back(
             await one.start()
             await until(lambda: fleet.capacities() == {"": 4}, 5.0)
             assert one.health_checks == 0
+
+    run(main())
+
+
+def test_one_that_is_seldom_asked_comes_back_as_fast():
+    async def main():
+        async with Backend() as one:
+            given = settings({"url": one.url, "capacity": 4, **HEALTHY})
+            seldom = given.model_copy(update={"health": Health(interval=3600.0)})
+            fleet = Fleet(seldom, lambda: None)
+            await fleet.start()
+            upstream = fleet.choose(None)
+            assert upstream is not None
+            fleet.unreachable(upstream, "refused")
+            await until(lambda: fleet.capacities() == {"": 4}, 5.0)
+            await fleet.stop()
 
     run(main())
 

@@ -244,6 +244,10 @@ def test_secrets_are_not_told(text):
     assert "12345678" not in "".join(loaded.lines)
 
 
+def test_a_secret_is_not_in_what_is_shown_of_settings():
+    assert "s3cret" not in repr(read("admin: {token: s3cret}"))
+
+
 @pytest.mark.parametrize(
     "listen", ["0.0.0.0:81", ":81", "[::]:81", "10.0.0.7:81", "example.org:81"]
 )

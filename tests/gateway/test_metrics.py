@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fairlead.gateway.loading import load
 from fairlead.gateway.metrics import BOUNDS, Histogram
 from fairlead.testing import run_virtual
+from tests.gateway.rig import connected, fetch, gateway, run
 from tests.gateway.virtual import Scene, config, reading, ticks
 
 
@@ -72,6 +73,19 @@ class TestTenantLabels:
             scene.admission.retune(load(config(policies=names)))
             found = {label(scene, f"{kind}{number}") for kind in "pqr" for number in range(90)}
             assert len(found) <= 101
+
+        run_virtual(main())
+
+    def test_a_retune_changes_their_number_and_takes_none_back(self):
+        async def main() -> None:
+            scene = Scene(tenants={"metric_labels": 2})
+            assert label(scene, "a") == "header:a"
+            assert label(scene, "b") == "other"
+            scene.admission.retune(load(config(tenants={"metric_labels": 3})))
+            assert label(scene, "b") == "header:b"
+            assert label(scene, "c") == "other"
+            scene.admission.retune(load(config(tenants={"metric_labels": 1})))
+            assert [label(scene, name) for name in "abc"] == ["header:a", "header:b", "other"]
 
         run_virtual(main())
 
@@ -255,6 +269,38 @@ def test_every_way_to_end_is_counted_once():
         scene.quiet()
 
     run_virtual(main())
+
+
+def test_what_never_asked_for_a_slot_is_counted_by_its_code():
+    async def main() -> None:
+        scene = Scene(pool_by="model", limits={"body_bytes": 20})
+        scene.admission.follow(lambda model: None)
+        json = (b"content-type", b"application/json")
+        length = (b"content-length", b"21")
+        await scene.client(method="POST", headers=[json], body=b"{}").done()
+        await scene.client(method="POST", headers=[json], body=b'{"model": "b"}').done()
+        await scene.client(method="POST", headers=[json], body=b"x" * 21).done()
+        await scene.client(headers=[length]).done()
+        found = {labels["code"]: count for labels, count in scrape(scene)["refused_requests_total"]}
+        assert found == {"model_required": 1, "model_not_found": 1, "body_too_large": 2}
+        assert reading(scene.admission, "admissions_total") == 0
+
+    run_virtual(main())
+
+
+def test_what_the_protocol_refuses_is_counted():
+    async def main():
+        async with gateway() as running:
+            for url in (running.data_listener.url, running.admin_listener.url):
+                for line in ("TRACE /", "GET http://a/"):
+                    async with connected(url) as client:
+                        client.send(f"{line} HTTP/1.1\r\nHost: a\r\n\r\n")
+                        await client.response()
+            _, body = await fetch(running.admin_listener.url, "GET", "/metrics")
+            for code in (b"method_not_allowed", b"bad_request"):
+                assert b'refused_requests_total{code="%s"} 1.0' % code in body
+
+    run(main())
 
 
 def test_promotions_are_counted():

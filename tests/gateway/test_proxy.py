@@ -386,12 +386,27 @@ def test_a_streamed_body_survives_the_move_to_another_backend():
     run(main())
 
 
-def test_when_nobody_can_be_reached_it_is_502_and_then_503():
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\nx: a\0b\r\n\r\n", b"what?\r\n\r\n"])
+def test_a_bad_answer_takes_one_line_of_the_log_and_shows_no_query(answer, caplog):
+    async def main():
+        async with Backend() as one, proxied(one) as (url, _), connected(url) as client:
+            client.request(target="/x?key=hunter2")
+            (await one.arrival()).raw(answer)
+            assert (await client.response())[0].status == 502
+
+    run(main())
+    (line,) = [record.getMessage() for record in caplog.records if "failed" in record.getMessage()]
+    assert line.isprintable()
+    assert "hunter2" not in caplog.text
+
+
+def test_when_nobody_can_be_reached_it_is_503_from_the_first_on():
     async def main():
         nobody = await closed_port()
         async with proxied(nobody) as (url, _):
             head, body = await fetch(url)
-            assert (head.status, json.loads(body)["code"]) == (502, "upstream_unreachable")
+            assert (head.status, json.loads(body)["code"]) == (503, "no_healthy_upstream")
+            assert head.get("retry-after") == "1"
             head, body = await fetch(url, "GET", "/v1/x")
             assert head.status == 503
             assert head.get("retry-after") == "1"

@@ -166,6 +166,13 @@ def test_with_pools_each_is_asked():
     assert not refused(enabled(upstreams=unknown, pool_by="model"))
 
 
+def test_with_pools_a_capacity_for_all_is_not_asked():
+    given = enabled(upstreams=[upstream(1, 100, "a")], pool_by="model", capacity=1000)
+    (message,) = refused(given)
+    assert "the pool for models 'a' is 100" in message
+    assert any("capacity is not used with pool_by" in line for line in load(given).warnings)
+
+
 def test_upstreams_that_share_a_model_are_one_pool():
     def groups(*models: list[str] | None) -> list[list[int]]:
         members = [Upstream(url=f"http://h:{n}", models=names) for n, names in enumerate(models)]

@@ -347,7 +347,6 @@ class TestPools:
         run_virtual(main())
 
 
-@pytest.mark.xfail(reason="bug: nobody tells the metrics of a configuration that was refused")
 def test_a_reload_that_is_refused_is_counted(tmp_path, caplog):
     async def main() -> None:
         caplog.set_level("CRITICAL", "fairlead.gateway")

@@ -247,6 +247,8 @@ def test_a_changed_file_is_followed_and_a_bad_one_changes_nothing(tmp_path, capl
             write(path, "upstreams: [{url: 5}]")
             await until(lambda: "not applied" in caplog.text, 3.0)
             assert running.fleet.capacities() == {"": 4}
+            _, body = await fetch(running.admin_listener.url, "GET", "/metrics")
+            assert b'fairlead_gateway_reloads_total{outcome="refused"} 1.0' in body
             changed = configured({"url": two.url, "capacity": 8}, **SCHEDULED)
             write(path, changed | {"limits": {"body_bytes": 10}})
             await until(lambda: running.fleet.capacities() == {"": 8}, 3.0)

@@ -149,6 +149,14 @@ class TestForwardedFor:
     def test_the_trusted_header_beats_it(self):
         assert key_of(tenants(), x_forwarded_for=b"1.2.3.4", x_tenant_id=b"a") == "header:a"
 
+    def test_ipv4_is_ipv4_on_a_listener_that_maps_it(self):
+        found = tenants(policies={"ip:203.0.113.9": {"max_class": "bulk"}})
+        assert key_of(found, "::ffff:127.0.0.1", x_tenant_id=b"acme") == "header:acme"
+        assert key_of(found, "::ffff:127.0.0.1", x_forwarded_for=b"::ffff:203.0.113.9") == (
+            "ip:203.0.113.9"
+        )
+        assert found.of("::ffff:203.0.113.9", {}).ceiling == BULK
+
     def test_a_thousand_hops_cost_no_more_than_a_few(self):
         line = b",".join([b"1.1.1.1"] + [b"127.0.0.1"] * 1000)
         assert key_of(tenants(), x_forwarded_for=line) == "ip:127.0.0.1"
@@ -176,6 +184,20 @@ class TestCeilings:
         tenant = found.of(TRUSTED, {b"x-tenant-id": [b"acme"]})
         assert tenant.ceiling == min(CLASSES.index(default), INTERACTIVE)
 
+    def test_a_policy_finds_its_tenant_however_an_address_or_a_name_is_written(self):
+        found = tenants(
+            policies={
+                "ip:2001:DB8:0::9": {"max_class": "bulk"},
+                "header:Zürich": {"max_class": "bulk"},
+            }
+        )
+        assert found.of("2001:db8::9", {}).ceiling == BULK
+        assert found.of(TRUSTED, {b"x-tenant-id": ["Zürich".encode()]}).ceiling == BULK
+
+    def test_a_network_is_no_tenant(self):
+        (line,) = Admission(config(policies={"ip:10.0.0.0/8": {"max_class": "bulk"}})).problems
+        assert "a policy is for one address" in line
+
     def test_system_by_explicit_policy_also_for_addresses(self):
         found = tenants({f"ip:{STRANGER}": {"max_class": "system"}})
         assert found.of(STRANGER, {}).ceiling == SYSTEM
@@ -190,7 +212,6 @@ class TestCeilings:
             found.of(TRUSTED, {b"x-tenant-id": [b"%d" % number]})
             found.of(f"fe80::{number % 65536:x}", {b"x-tenant-id": [b"x"]})
         assert len(found._known) <= REMEMBERED
-        assert len(found._trusted) <= REMEMBERED
 
 
 @given(

@@ -44,8 +44,8 @@ class Watch(Generic[Loaded]):
 
     The content is compared, not the file: it may be replaced, be a link that is turned elsewhere, or go and come
     back.  A change counts once two looks, a quarter of a second apart, agree: a file that is being written is left
-    alone.  With `since` the first look compares with what was loaded then, else with what `start` finds.  Between two
-    looks nothing is pending but a timer.
+    alone.  With `since` the first look compares with what was loaded then, else with what `start` finds.  `refused` is
+    called for each content that is not applied.  Between two looks nothing is pending but a timer.
     """
 
     def __init__(
@@ -55,12 +55,14 @@ class Watch(Generic[Loaded]):
         apply: Callable[[Loaded], object],
         *,
         since: Loaded | None = None,
+        refused: Callable[[], object] = lambda: None,
     ) -> None:
         self.path = os.fsdecode(path)
         self.reloads = 0
         self.failed_reloads = 0
         self._load_content = load_content
         self._apply = apply
+        self._refused = refused
         self._known = since.digest if since else None
         self._changing: str | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -85,7 +87,7 @@ class Watch(Generic[Loaded]):
             self._follow()
         except Exception:
             logger.exception("%s: could not be followed; the old configuration stays", self.path)
-            self.failed_reloads += 1
+            self._count_refusal()
         if self._loop is not None:  # else `apply` has stopped us
             delay = INTERVAL if self._changing is None else SETTLED
             self._timer = self._loop.call_later(delay, self._look)
@@ -103,7 +105,7 @@ class Watch(Generic[Loaded]):
 
     def _take(self, loaded: Loaded) -> None:
         if loaded.problems:
-            self.failed_reloads += 1
+            self._count_refusal()
             for line in loaded.lines:
                 logger.error("%s", line)
             logger.error("%s: not applied; the old configuration stays", self.path)
@@ -113,3 +115,7 @@ class Watch(Generic[Loaded]):
         self._apply(loaded)
         self.reloads += 1
         logger.info("%s: applied", self.path)
+
+    def _count_refusal(self) -> None:
+        self.failed_reloads += 1
+        self._refused()

@@ -1,15 +1,18 @@
 """The operators' port: /metrics, /livez, /readyz, /workers, /openapi.json.
 
 It shows the gateway and changes its fleet; it carries no traffic.  With a token set, everything but /livez asks for it.
+Without one it listens on loopback, where a page in a browser can reach it too, should its name have been made to mean
+127.0.0.1 (DNS rebinding): whatever would change the fleet then names its origin, and is refused for it.
 """
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import ValidationError
 
@@ -120,6 +123,9 @@ class Admin:
 
     def _authorize(self, scope: Scope) -> None:
         if self.token is None:
+            if not all(_is_here(value) for name, value in scope["headers"] if name == b"origin"):
+                detail = "without admin.token this port does not answer pages from elsewhere"
+                raise Problem(403, "foreign_origin", detail)
             return
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         scheme, _, token = (given[0] if len(given) == 1 else b"").partition(b" ")
@@ -186,6 +192,15 @@ class Admin:
         if not self._fleet.remove(url):
             raise Problem(404, "worker_unknown", f"there is no worker {shown(url)}")
         return _json(200, {"removed": url})
+
+
+def _is_here(origin: bytes) -> bool:
+    """Tell whether a page came from this machine, by an address or a name that no name server had a say in."""
+    try:
+        host = urlsplit(origin.decode("latin-1")).hostname
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
 
 
 async def _read(receive: Receive) -> bytes:

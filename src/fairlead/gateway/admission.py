@@ -52,7 +52,7 @@ class Admission:
         self._tokens: OrderedDict[bytes, int] = OrderedDict()
         self.pools: dict[str, Pool] = {}
         loaded = config if isinstance(config, Loaded) else load(config)
-        self._labels = TenantLabels(loaded.settings.tenants.metric_labels)
+        self._labels = TenantLabels()
         self.metrics = Metrics(self)
         self._apply(loaded)
         for line in loaded.lines:
@@ -76,6 +76,7 @@ class Admission:
         self.plain = bool(loaded.problems) or not loaded.settings.priority_scheduler.enabled
         self.tuning = Tuning.of(loaded.settings, plain=self.plain)
         keys = [f"auth:{key.tenant}" for key in loaded.settings.tenants.api_keys]
+        self._labels.most = loaded.settings.tenants.metric_labels
         self._labels.expect([*loaded.settings.priority_scheduler.tenant_policies, *keys])
         self.tenants = Tenants(loaded.settings, self._labels.of)
         self.wanted = OWN_FIELDS | self.tenants.fields

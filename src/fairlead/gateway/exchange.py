@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from fairlead.gateway.metrics import Metrics
     from fairlead.gateway.pool import Pool
 
-MOST_BUFFERED = 256 * 1024  # bytes of its body read ahead for a request that waits
+# Bytes of bodies read ahead for requests that wait.  Who has more to send than is read is not seen to leave, so each
+# may go beyond its own part while all of a pool have not used up theirs.
+MOST_BUFFERED = 256 * 1024
+MOST_BUFFERED_TOGETHER = 64 * 1024 * 1024
 DATA = frozenset({"http.response.body", "http.response.pathsend", "http.response.zerocopysend"})
 
 
@@ -57,6 +60,7 @@ class Exchange(LeanTicket):
     own_limit: float | None = None  # the wait it would accept
     reads_body = reads_tier = counts_body = False
     buffer: deque[Any] | None = None
+    buffered = 0  # bytes read ahead in this wait
     pump: asyncio.Task[None] | None = None
     waiter: asyncio.Future[None] | None = None
     task: asyncio.Task[Any] | None = None
@@ -96,7 +100,8 @@ class Exchange(LeanTicket):
 
     async def wait(self) -> None:
         """Wait for the verdict, reading ahead so as to notice a client that leaves."""
-        loop = self.pool_of_slots.runtime.entered
+        pool = self.pool_of_slots
+        loop = pool.runtime.entered
         self.waiter = loop.create_future()
         if self.buffer is None:
             self.buffer = deque()
@@ -106,9 +111,11 @@ class Exchange(LeanTicket):
             await self.waiter
         except asyncio.CancelledError:
             if self.state is WAITING:
-                self.pool_of_slots.runtime.withdraw([self])
+                pool.runtime.withdraw([self])
             raise
         finally:
+            pool.read_ahead -= self.buffered
+            self.buffered = 0
             if self.state is RUNNING or self.state is EVICTED:  # it did get its slot
                 self._count_wait()
 
@@ -145,16 +152,23 @@ class Exchange(LeanTicket):
         return bool(buffer) and buffer[-1]["type"] == "http.disconnect"  # type: ignore[index]
 
     async def _read_ahead(self) -> None:
-        buffered = 0
-        while self.state is WAITING and buffered < MOST_BUFFERED:
+        while self.state is WAITING and self._may_read_ahead():
             message = await self.raw_receive()
             self.buffer.append(message)  # type: ignore[union-attr]
-            buffered += len(message.get("body", b""))
+            if self.state is WAITING:
+                size = len(message.get("body", b""))
+                self.buffered += size
+                self.pool_of_slots.read_ahead += size
             if message["type"] == "http.disconnect":
                 if self.state is WAITING:
                     self.pool_of_slots.runtime.withdraw([self])
                     self.told()
                 return
+
+    def _may_read_ahead(self) -> bool:
+        if self.buffered < MOST_BUFFERED:
+            return True
+        return self.buffered <= self.left and self.pool_of_slots.read_ahead < MOST_BUFFERED_TOGETHER
 
     def reader(self) -> Any:
         """What the application reads the request with: the server's own, if nothing was read and nothing counts."""
@@ -204,7 +218,8 @@ class Exchange(LeanTicket):
             if kind in DATA and not message.get("more_body", False):
                 self.end(self._verdict())
         elif kind == "http.response.start":
-            self.status = message["status"]
+            if not self.answering:
+                self.status = message["status"]
             if self.decision:
                 message = self._with_decision(message)
             if self.evictable:
@@ -241,7 +256,7 @@ class Exchange(LeanTicket):
         return until - self.arrived_at
 
     def leave(self) -> None:
-        """Somebody ends the task that serves this request."""
+        """Nobody answers any more: the client has left, or somebody ends the task that serves this request."""
         if not self.answering:
             self.status = 499
         if self.state is RUNNING or self.state is EVICTED:

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
 from fairlead.errors import Misuse
 from fairlead.gateway import settings as described
+from fairlead.gateway.reservations import connected
 from fairlead.gateway.upstream import Upstream, look
 from fairlead.gateway.values import MOST_SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
 
 LOST_INTERVAL = 1.0  # seconds between looks at a backend that is down, at most
 
@@ -208,11 +210,14 @@ class Fleet:
             if not seen.done():
                 seen.set_result(None)
             upstream.nudge.clear()
-            if upstream.healthy and not upstream.asked_often:
-                await upstream.nudge.wait()
-            # A backend that just failed is not asked at once: it would answer while it falls.
             interval = self._settings.health.interval
-            await asyncio.sleep(interval if upstream.healthy else min(interval, LOST_INTERVAL))
+            if upstream.healthy:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(interval if upstream.asked_often else None):
+                        await upstream.nudge.wait()
+            # A backend that just failed is not asked at once: it would answer while it falls.
+            if not upstream.healthy:
+                await asyncio.sleep(min(interval, LOST_INTERVAL))
 
     def _changed(self) -> None:
         now = self.capacities()
@@ -226,27 +231,8 @@ class Fleet:
             self._pools, self._pool_of = {"": members}, {}
             return
         self._pools, self._pool_of = {}, {}
-        for group in _groups(members):
+        for group in connected(members):
             models = sorted({model for member in group for model in member.models or ()})
             name = ",".join(models)
             self._pools[name] = group
             self._pool_of.update(dict.fromkeys(models, name))
-
-
-def _groups(members: Sequence[Upstream]) -> list[list[Upstream]]:
-    """Part the backends so that those who share a model are together."""
-    if any(member.models is None for member in members):
-        return [list(members)]
-    groups: list[tuple[set[str], list[Upstream]]] = []
-    for member in members:
-        models = set(member.models or ())
-        together = [member]
-        apart = []
-        for known, others in groups:
-            if known & models:
-                models |= known
-                together = others + together
-            else:
-                apart.append((known, others))
-        groups = [*apart, (models, together)]
-    return [together for _, together in groups]

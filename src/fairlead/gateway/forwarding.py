@@ -43,7 +43,15 @@ NOT_FORWARDED = HOP_BY_HOP | {
 }
 # What a proxy says of its client; from anybody else it is hearsay.
 FORWARDED = frozenset(
-    {b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
+    {
+        b"forwarded",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-port",
+        b"x-forwarded-prefix",
+        b"x-forwarded-proto",
+        b"x-real-ip",
+    }
 )
 # The server in front writes its own date.
 NOT_RETURNED = HOP_BY_HOP | {b"date"}
@@ -65,31 +73,32 @@ def request_headers(
     client = scope.get("client")
     peer = client[0] if client else None
     believed = peer is not None and trusted(peer)
-    dropped = NOT_FORWARDED | _named_by_connection(headers)
-    secret = tenants.trusted_header
+    # What backends believe: a client can neither write it, nor have what a proxy wrote taken out.
+    told = FORWARDED
+    if tenants.trusted_header is not None:
+        told = told | {tenants.trusted_header.lower().encode()}
+    dropped = NOT_FORWARDED | (_named_by_connection(headers) - told)
     if not believed:
-        dropped = dropped | FORWARDED
-        if secret is not None:
-            dropped = dropped | {secret.lower().encode()}
+        dropped = dropped | told
     passed, trail, seen, host = [], [], set(), b""
     for name, value in headers:
         if name == b"host":
             host = value
-        elif name in dropped:
-            continue
+        elif name in dropped or (b"_" in name and name.replace(b"_", b"-") in told):
+            continue  # to CGI and WSGI x_real_ip is x-real-ip
         elif name == b"x-forwarded-for":
             trail.append(value)
         else:
             seen.add(name)
-            passed.append((name.decode("latin-1"), _text(value)))
+            passed.append((name.decode("latin-1"), text_of(value)))
     if peer is not None:
         trail.append(peer.encode())
     if trail:
-        passed.append(("x-forwarded-for", _text(b", ".join(trail))))
+        passed.append(("x-forwarded-for", text_of(b", ".join(trail))))
     if b"x-forwarded-proto" not in seen:
         passed.append(("x-forwarded-proto", scope.get("scheme", "http")))
     if host and b"x-forwarded-host" not in seen:
-        passed.append(("x-forwarded-host", _text(host)))
+        passed.append(("x-forwarded-host", text_of(host)))
     return passed
 
 
@@ -131,13 +140,22 @@ def trust(networks: Iterable[str]) -> Callable[[str], bool]:
     @lru_cache(maxsize=4096)
     def is_trusted(address: str) -> bool:
         try:
-            parsed = ipaddress.ip_address(address.partition("%")[0])
+            parsed = ipaddress.ip_address(plain_address(address))
         except ValueError:
-            return False
-        mapped = getattr(parsed, "ipv4_mapped", None)
-        return any((mapped or parsed) in network for network in trusted)
+            return False  # a name or the path of a socket
+        return any(parsed in network for network in trusted)
 
     return is_trusted
+
+
+def plain_address(text: str) -> str:
+    """Write an address in its one form: a listener on [::] sees IPv4 clients as ::ffff:10.0.0.7.
+
+    >>> plain_address("::ffff:10.0.0.7"), plain_address("2001:DB8::1")
+    ('10.0.0.7', '2001:db8::1')
+    """
+    parsed = ipaddress.ip_address(text.partition("%")[0])
+    return str(getattr(parsed, "ipv4_mapped", None) or parsed)
 
 
 def _named_by_connection(headers: RawHeaders) -> frozenset[bytes]:
@@ -150,7 +168,7 @@ def _named_by_connection(headers: RawHeaders) -> frozenset[bytes]:
     }
 
 
-def _text(value: bytes) -> str:
+def text_of(value: bytes) -> str:
     """Make a header's bytes text that is written as the same bytes; only bytes that are no UTF-8 change."""
     try:
         return value.decode()

@@ -214,6 +214,8 @@ def warnings_of(settings: Settings) -> tuple[str, ...]:
             "default_max_class: system means interactive; system needs an explicit max_class: system "
             "in a tenant's policy"
         )
+    if settings.capacity is not None and settings.pool_by and settings.upstreams:
+        found.append("capacity is not used with pool_by: each pool has what its upstreams have")
     ceilings = [policy.max_class for policy in scheduler.tenant_policies.values()]
     reach = max(
         min(INTERACTIVE, CLASSES.index(scheduler.default_max_class)),

@@ -32,7 +32,6 @@ ADMITTED = "admitted"
 QUEUE_FULL = "rejected_queue_full"
 QUEUE_TIMEOUT = "rejected_queue_timeout"
 NO_CAPACITY = "rejected_no_capacity"
-TOO_LARGE = "rejected_body_too_large"  # before it asked for one
 CLIENT_GONE = "client_cancelled"  # 499: it left while it waited
 # ... and how holding one did.  Admitted requests end in exactly one of these.
 COMPLETED = "completed"
@@ -73,8 +72,8 @@ class Histogram:
 class TenantLabels:
     """Bounded labels: those with a policy or a key first, then whoever comes, then `other`."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self) -> None:
+        self.most = 0  # a lower number takes no label back: its counters are there
         self._labels: set[str] = set()
 
     def expect(self, known: Iterable[str]) -> None:
@@ -86,7 +85,7 @@ class TenantLabels:
         """Tell the label of a tenant."""
         if tenant in self._labels:
             return tenant
-        if len(self._labels) >= self._most:
+        if len(self._labels) >= self.most:
             return "other"
         self._labels.add(tenant)
         return tenant
@@ -109,12 +108,21 @@ class Metrics:
         self.clamps: Counter[tuple[str, int, int]] = Counter()
         self.unknown: Counter[str] = Counter()
         self.tenants: Counter[str] = Counter()
-        self.failed_reloads = 0
+        self.refused_requests: Counter[str] = Counter()  # by code; they never asked for a slot
         self.reloads = 0
+        self.refused_reloads = 0
 
     def admitted(self, rank: int) -> int:
         """Tell how many requests of a class have been given a slot."""
         return self.at_once[rank] + sum(self.waited[rank].counts)
+
+    def count_refused_request(self, code: str) -> None:
+        """Count a request that was answered with an error before it asked for a slot."""
+        self.refused_requests[code] += 1
+
+    def count_refused_reload(self) -> None:
+        """Count a configuration that was read and not applied."""
+        self.refused_reloads += 1
 
     def render(self) -> tuple[bytes, str]:
         """Write everything in Prometheus' text format."""
@@ -170,11 +178,14 @@ class Metrics:
         for (tenant, requested, effective), count in self.clamps.items():
             clamps.add_metric([tenant, CLASSES[requested], CLASSES[effective]], count)
         yield clamps
-        yield _by_label("unknown_priorities", "Priorities no class is called by.", self.unknown)
-        yield _by_label("tenant_requests", "Requests by tenant.", self.tenants)
+        text = "Priorities no class is called by."
+        yield _by_label("unknown_priorities", text, "tenant", self.unknown)
+        yield _by_label("tenant_requests", "Requests by tenant.", "tenant", self.tenants)
+        text = "Requests refused before they asked for a slot."
+        yield _by_label("refused_requests", text, "code", self.refused_requests)
         reloads = _counter("reloads", "Times the configuration file was read again.", "outcome")
         reloads.add_metric(["applied"], self.reloads)
-        reloads.add_metric(["refused"], self.failed_reloads)
+        reloads.add_metric(["refused"], self.refused_reloads)
         yield reloads
 
     def _gauges(self) -> Iterator[Metric]:
@@ -204,10 +215,10 @@ def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
     return CounterMetricFamily(PREFIX + name, text, labels=labels)
 
 
-def _by_label(name: str, text: str, counts: Counter[str]) -> Metric:
-    family = _counter(name, text, "tenant")
-    for tenant, count in counts.items():
-        family.add_metric([tenant], count)
+def _by_label(name: str, text: str, label: str, counts: Counter[str]) -> Metric:
+    family = _counter(name, text, label)
+    for value, count in counts.items():
+        family.add_metric([value], count)
     return family
 
 

@@ -77,7 +77,11 @@ class PriorityMiddleware:
         self._watch: Watch[Loaded] | None = None
         if isinstance(config, str | os.PathLike):
             self._watch = Watch(
-                config, load_content, self.admission.retune, since=self.admission.loaded
+                config,
+                load_content,
+                self.admission.retune,
+                since=self.admission.loaded,
+                refused=self.admission.metrics.count_refused_reload,
             )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -105,6 +109,9 @@ class PriorityMiddleware:
                 failure = await self._serve(scope, exchange, model)
             if failure is not None and not exchange.answering:
                 exchange.status = failure.status
+                if exchange.outcome is None:  # it never asked for a slot
+                    exchange.outcome = f"rejected_{failure.code}"
+                    admission.metrics.count_refused_request(failure.code)
                 headers = []
                 if exchange.decision:
                     headers.append(exchange.decision_line(failure.code, exchange.waited()))
@@ -126,6 +133,8 @@ class PriorityMiddleware:
             exchange.tenant, exchange.ceiling, exchange.label = admission.tenants.of(
                 address, fields
             )
+            if scope["http_version"] >= "2":  # a body needs no field there
+                exchange.counts_body = True
             return None
         rank, unknown = priority.explicit_rank(fields)
         if rank is None:
@@ -148,7 +157,7 @@ class PriorityMiddleware:
         if length is None:
             exchange.counts_body = TRANSFER_ENCODING in fields or scope["http_version"] >= "2"
         elif length[0].isdigit() and (len(length[0]) > 18 or int(length[0]) > exchange.left):
-            return self._too_large(exchange)
+            return self._too_large()
         return None
 
     async def _read_body(self, exchange: Exchange) -> tuple[Failure | None, str | None]:
@@ -156,7 +165,7 @@ class PriorityMiddleware:
         try:
             body = await exchange.read_body()
         except BodyTooLarge:
-            return self._too_large(exchange), None
+            return self._too_large(), None
         if body is None:
             self.admission.metrics.refused[exchange.requested, count.CLIENT_GONE] += 1
             exchange.outcome = count.CLIENT_GONE
@@ -185,8 +194,7 @@ class PriorityMiddleware:
             metrics.clamps[exchange.label, requested, exchange.rank] += 1
         metrics.tenants[exchange.label] += 1
 
-    def _too_large(self, exchange: Exchange) -> Failure:
-        exchange.outcome = exchange.outcome or count.TOO_LARGE
+    def _too_large(self) -> Failure:
         limit = self.admission.settings.limits.body_bytes
         text = f"the request's body is longer than {limit} bytes, the most this gateway takes"
         return Failure(413, "body_too_large", text)
@@ -229,8 +237,8 @@ class PriorityMiddleware:
             return self._preempted(exchange)
         if exchange.left < 0 and not exchange.answering:
             exchange.end(count.FAILED)
-            return self._too_large(exchange)
-        exchange.end(count.DISCONNECTED)  # unless its response was complete: then it has ended
+            return self._too_large()
+        exchange.leave()  # without effect on one whose response was complete: that has ended
         return None
 
     def _ask(
@@ -239,7 +247,7 @@ class PriorityMiddleware:
         """Ask for a slot; the answer is the exchange's state, or a failure if there is nobody to ask."""
         pool = self.admission.pool(model)
         if pool is None and model is None:
-            text = "the pool depends on the model: name it in a JSON body, as in {\"model\": ...}"
+            text = 'the pool depends on the model: name it in a JSON body, as in {"model": ...}'
             return Failure(400, "model_required", text)
         if pool is None:
             text = f"no upstream serves the model {shown(model)}"

@@ -151,7 +151,8 @@ def _operation(
     operation: dict[str, Any] = {"summary": summary, "responses": responses}
     if secured:
         operation["security"] = [{"token": []}]
-        operation["responses"] = {**responses, **_problems("401")}
+    if secured is not None:
+        operation["responses"] = {**responses, **_problems("401" if secured else "403")}
     return operation
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 from math import ceil
@@ -103,6 +104,7 @@ class Pool:
         self.gate = Gate(self.policy, self.capacity)
         self.runtime = LoopGate(self.gate)
         self.finished: deque[float] = deque(maxlen=64)
+        self.read_ahead = 0  # bytes of the bodies of those who wait
         self._weigh()
 
     def _weigh(self) -> None:
@@ -127,7 +129,11 @@ class Pool:
         finished = self.finished
         if len(finished) < 2:
             return 1
-        rate = len(finished) / max(now - finished[0], 1e-3)
+        first = 0
+        if finished[0] <= now - LONGEST_RETRY:  # a quiet hour before says nothing of the rate now
+            recent = bisect_right(finished, now - LONGEST_RETRY)
+            first = recent if len(finished) - recent >= 2 else 0
+        rate = (len(finished) - first) / max(now - finished[first], 1e-3)
         ahead = sum(self.capacity.waiting[rank:]) + 1
         return min(LONGEST_RETRY, max(1, ceil(ahead / rate)))
 

@@ -37,18 +37,23 @@ PIECE = 4096  # bytes parsed at a time: bounds how many requests are parsed befo
 HELD = 64 * 1024  # bytes of requests sent ahead, beyond which the connection is not read
 SLOWEST = 1000  # bytes per second of a body
 LINGER = 2.0  # seconds for a client to stop sending and read why
-CHUNK_OVERHEAD, PER_CHUNK = (
-    4096,
-    32,
-)  # bytes of a chunked body that are neither data nor plain framing
+CHUNK_OVERHEAD = 4096  # bytes of a chunked body that are neither data nor plain framing ...
+PER_CHUNK = 32  # ... of which each chunk has so many
 
 
 class GatewayProtocol(HttpToolsProtocol):
     """One connection of a client."""
 
-    def __init__(self, *, limits: Callable[[], Limits], **given: Any) -> None:
+    def __init__(
+        self,
+        *,
+        limits: Callable[[], Limits],
+        refused: Callable[[str], object] = lambda code: None,
+        **given: Any,
+    ) -> None:
         super().__init__(**given)
         self._limits = limits()
+        self._refused = refused
         self._in_head = False
         self._in_body = False
         self._head_began_here = False
@@ -331,6 +336,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._stop_timers()
         if self.transport.is_closing():
             return
+        self._refused(failure.code)
         if self._in_body and self.pipeline and self.pipeline[0][0] is self.cycle:
             self.pipeline.popleft()  # it has not begun
         elif self._in_body and self._running is self.cycle:

@@ -174,7 +174,7 @@ class Proxy:
             detail = "the backend took too long to answer; try again"
             return Failure(504, "upstream_timeout", detail)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            log.warning("upstream %s failed: %s", upstream.url, error)
+            log.warning("upstream %s failed: %s", upstream.url, _reason(error))
             detail = (
                 "the backend hung up before it answered; try again if the request may run twice"
             )
@@ -198,7 +198,7 @@ class Proxy:
             try:
                 chunk = await content.readany()
             except (aiohttp.ClientError, OSError, ValueError) as error:
-                log.warning("upstream %s died while it answered: %s", upstream.url, error)
+                log.warning("upstream %s died while it answered: %s", upstream.url, _reason(error))
                 if first and await _retracted(send, call.scope["path"]):
                     return None
                 raise CutShort(f"{upstream.url} died while it answered") from None
@@ -299,9 +299,14 @@ async def _retracted(send: Send, path: str) -> bool:
     return True
 
 
+def _reason(error: Exception) -> str:
+    """Write an error for the log, on one line and without the URL, whose query may hold a secret."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        return repr(error.message)
+    return str(error) or type(error).__name__
+
+
 def _unreachable(tried: list[Upstream]) -> Failure:
-    if tried:
-        detail = "no backend could be reached; try again"
-        return Failure(502, "upstream_unreachable", detail, retry_after=1)
-    detail = "no backend is healthy at the moment; try again"
-    return Failure(503, "no_healthy_upstream", detail, retry_after=1)
+    # Those that were tried are down since then; who comes next hears the same from admission.
+    detail = "no backend could be reached" if tried else "no backend is healthy at the moment"
+    return Failure(503, "no_healthy_upstream", f"{detail}; try again", retry_after=1)

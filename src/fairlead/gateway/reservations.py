@@ -10,7 +10,7 @@ may leap to need(n) and misses nothing.  (What is enough may stop being so: two 
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from fairlead.capacities.reserved import Reserved
 from fairlead.config import shown
@@ -18,9 +18,19 @@ from fairlead.gateway.settings import CLASSES
 from fairlead.gateway.values import MOST_SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from fairlead.gateway.settings import ClassName, ClassSettings, Settings, Upstream
+
+
+class Serves(Protocol):
+    """What runs models; None stands for all of them."""
+
+    @property
+    def models(self) -> Collection[str] | None: ...
+
+
+Member = TypeVar("Member", bound=Serves)
 
 
 class Table:
@@ -73,7 +83,7 @@ class Pool(NamedTuple):
 
 def pools(settings: Settings) -> list[Pool]:
     """The pools whose capacity a configuration states, or leaves to run time."""
-    if settings.capacity is not None:
+    if settings.capacity is not None and not (settings.pool_by and settings.upstreams):
         return [Pool("the capacity", settings.capacity)]
     if not settings.upstreams:
         return []
@@ -88,11 +98,11 @@ def pools(settings: Settings) -> list[Pool]:
     return found
 
 
-def connected(upstreams: Sequence[Upstream]) -> list[list[Upstream]]:
+def connected(upstreams: Sequence[Member]) -> list[list[Member]]:
     """Group upstreams that share a model, directly or through others; one without models serves them all."""
     if any(upstream.models is None for upstream in upstreams):
         return [list(upstreams)]
-    groups: list[tuple[set[str], list[Upstream]]] = []
+    groups: list[tuple[set[str], list[Member]]] = []
     for upstream in upstreams:
         models, members = set(upstream.models or ()), [upstream]
         apart = []

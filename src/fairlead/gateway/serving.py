@@ -45,8 +45,14 @@ log = logging.getLogger("fairlead.gateway")
 class Listener(uvicorn.Server):
     """A server that leaves signals alone and can be told to stop."""
 
-    def __init__(self, app: Any, address: str, settings: Callable[[], Settings]) -> None:
-        protocol: Any = partial(GatewayProtocol, limits=lambda: settings().limits)
+    def __init__(
+        self,
+        app: Any,
+        address: str,
+        settings: Callable[[], Settings],
+        refused: Callable[[str], object] = lambda code: None,
+    ) -> None:
+        protocol: Any = partial(GatewayProtocol, limits=lambda: settings().limits, refused=refused)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -138,7 +144,8 @@ class Gateway:
         self.proxy = Proxy(self.fleet, loaded.settings)
         self.admin = Admin(self.fleet, self.admission, loaded.settings.admin.token)
         app = PriorityMiddleware(self.proxy, self.admission)
-        self.data_listener = Listener(app, loaded.settings.listen, self._settings)
+        count = self.admission.metrics.count_refused_request
+        self.data_listener = Listener(app, loaded.settings.listen, self._settings, count)
         self.admin_listener = Listener(self.admin, loaded.settings.admin.listen, self._settings)
 
     def _settings(self) -> Settings:
@@ -203,10 +210,10 @@ async def serve(
 ) -> None:
     """Serve until told to stop; with `watch`, follow that file."""
     async with Gateway(loaded) as gateway:
-        watcher = (
-            None if watch is None else Watch(watch, load_content, gateway.retune, since=loaded)
-        )
-        if watcher is not None:
+        watcher = None
+        if watch is not None:
+            count = gateway.admission.metrics.count_refused_reload
+            watcher = Watch(watch, load_content, gateway.retune, since=loaded, refused=count)
             watcher.start(asyncio.get_running_loop())
         started(gateway)
         await stop.wait()

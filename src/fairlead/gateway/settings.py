@@ -208,7 +208,7 @@ class Admin(Model):
     """The port for operators."""
 
     listen: Address = "127.0.0.1:8081"
-    token: Annotated[str, StringConstraints(min_length=1)] | None = None
+    token: Annotated[str, StringConstraints(min_length=1)] | None = Field(default=None, repr=False)
 
     @model_validator(mode="after")
     def _guarded(self) -> Self:

@@ -7,9 +7,10 @@ lower the class of its requests, never raise it above its ceiling; `system` need
 from __future__ import annotations
 
 import hashlib
-import ipaddress
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlead.gateway.forwarding import plain_address, text_of, trust
 from fairlead.gateway.settings import CLASSES, INTERACTIVE
 
 if TYPE_CHECKING:
@@ -41,11 +42,10 @@ class Tenants:
         scheduler = settings.priority_scheduler
         self._keys = {key.sha256: f"auth:{key.tenant}" for key in said.api_keys}
         self._header = said.trusted_header.lower().encode() if said.trusted_header else None
-        self._proxies = [ipaddress.ip_network(one, strict=False) for one in said.trusted_proxies]
+        self._trusts = trust(said.trusted_proxies)
         self._policies: Mapping[str, TenantPolicy] = scheduler.tenant_policies
         self._ceiling = min(CLASSES.index(scheduler.default_max_class), INTERACTIVE)
         self._known: dict[str, Tenant] = {}
-        self._trusted: dict[str, bool] = {}
         # The header fields that say whose a request is.
         self.fields = {FORWARDED_FOR}
         if self._keys:
@@ -65,11 +65,14 @@ class Tenants:
         return self._known.get(key) or self._look_up(key)
 
     def _look_up(self, key: str) -> Tenant:
-        policy = self._policies.get(key)
+        name = key
+        if key.startswith("ip:"):
+            with suppress(ValueError):
+                name = "ip:" + plain_address(key[3:])
+        policy = self._policies.get(name)
         own = policy.max_class if policy is not None else None
-        tenant = Tenant(
-            key, self._ceiling if own is None else CLASSES.index(own), self._label_of(key)
-        )
+        ceiling = self._ceiling if own is None else CLASSES.index(own)
+        tenant = Tenant(name, ceiling, self._label_of(name))
         if len(self._known) >= REMEMBERED:
             self._known.clear()
         self._known[key] = tenant
@@ -89,27 +92,14 @@ class Tenants:
         value = values[0].strip()
         if len(value) > LONGEST:
             return "header:sha256-" + hashlib.sha256(value).hexdigest()
-        return "header:" + value.decode("latin-1") if value else None
-
-    def _trusts(self, address: str) -> bool:
-        trusted = self._trusted.get(address)
-        if trusted is None:
-            try:
-                ip = ipaddress.ip_address(address)
-                trusted = any(ip in network for network in self._proxies)
-            except ValueError:
-                trusted = False  # a name or the path of a socket
-            if len(self._trusted) >= REMEMBERED:
-                self._trusted.clear()
-            self._trusted[address] = trusted
-        return trusted
+        return "header:" + text_of(value) if value else None
 
     def _origin(self, address: str, fields: Fields) -> str:
         """Follow `X-Forwarded-For` from its right end, as far as proxies that are trusted wrote it."""
         hops = b",".join(fields[FORWARDED_FOR]).decode("latin-1").split(",")
         for hop in reversed(hops[-20:]):
             try:
-                found = str(ipaddress.ip_address(hop.strip()))
+                found = plain_address(hop.strip())
             except ValueError:
                 break
             address = found

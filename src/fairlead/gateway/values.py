@@ -6,12 +6,14 @@ Each refuses with a sentence that begins with "must" or "may not" and never show
 from __future__ import annotations
 
 import ipaddress
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from fairlead.config import shown
+from fairlead.gateway.forwarding import plain_address
 
 MOST_SLOTS = 65_535
 
@@ -42,6 +44,11 @@ def _network(text: str) -> str:
 
 def _tenant_key(key: str) -> str:
     kind, colon, name = key.partition(":")
+    if kind == "ip" and "/" in name:
+        raise ValueError("may not be a network: a policy is for one address, such as ip:10.0.0.7")
+    if kind == "ip":
+        with suppress(ValueError):  # a server may call its clients otherwise
+            return "ip:" + plain_address(name)
     if key == "anonymous" or (kind in {"auth", "header", "ip"} and colon and name):
         return key
     raise ValueError(
