@@ -1,4 +1,4 @@
-"""python -m benchmarks [tasks gate memory gateway] [--rounds N] [--quick] [--json FILE]"""
+"""python -m benchmarks [tasks gate memory gateway flows] [--rounds N] [--quick] [--json FILE] [--docs]"""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks import gate, gateway, memory, tasks
+from benchmarks import flows, flows_figures, gate, gateway, gateway_figures, memory, tasks
+from benchmarks.figures import Chapter
 from benchmarks.harness import Result, Table, run
 from benchmarks.report import markdown, plain, summary
 from benchmarks.sizes import FULL, QUICK, Sizes
@@ -24,8 +25,14 @@ SUITES: dict[str, Callable[[Sizes], Iterator[Table]]] = {
     "gate": gate.tables,
     "memory": memory.tables,
     "gateway": gateway.tables,
+    "flows": flows.tables,
 }
-PACKAGES = "uvloop anyio aiometer aiolimiter aiojobs uvicorn httptools aiohttp slowapi".split()
+CHAPTERS: dict[str, Chapter] = {
+    one.suite: one for one in (gateway_figures.CHAPTER, flows_figures.CHAPTER)
+}
+PACKAGES = (
+    "uvloop anyio aiometer aiolimiter aiojobs uvicorn httptools aiohttp slowapi limits redis grpcio"
+).split()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write every value of every round there"
     )
+    parser.add_argument(
+        "--docs", action="store_true", help=f"put the figures of {', '.join(CHAPTERS)} in the docs"
+    )
     options = parser.parse_args(arguments)
     for name in options.suites:
         if name not in SUITES:
@@ -48,11 +58,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--rounds must be 1 or more")
     rounds = options.rounds or (3 if options.quick else 7)
     facts = machine()
-    print("## Benchmarks\n\n" + "".join(f"- {name}: {fact}\n" for name, fact in facts.items()))
-    results = []
-    for result in measure(options.suites or list(SUITES), QUICK if options.quick else FULL, rounds):
-        print(markdown(result), flush=True)
-        results.append(result)
+    heading = "".join(f"- {name}: {fact}\n" for name, fact in facts.items())
+    print(f"## Benchmarks\n\n{heading}")
+    results: list[Result] = []
+    for suite in options.suites or list(SUITES):
+        found = []
+        for result in measure([suite], QUICK if options.quick else FULL, rounds):
+            print(markdown(result), flush=True)
+            found.append(result)
+        results += found
+        if options.docs and suite in CHAPTERS:
+            printed = "\n".join([heading, *map(markdown, found), summary(found)])
+            CHAPTERS[suite].publish([plain(result) for result in found], printed)
     print(summary(results))
     if options.json is not None:
         document = {"machine": facts, "tables": [plain(result) for result in results]}

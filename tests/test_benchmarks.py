@@ -10,8 +10,13 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import (
+    flows,
+    flows_figures,
+    flows_service,
+    flows_shared,
     gate,
     gateway,
+    gateway_figures,
     gateway_overload,
     gateway_plot,
     harness,
@@ -19,13 +24,15 @@ from benchmarks import (
     peers,
     tasks,
 )
-from benchmarks.gateway_figures import Figures, between, section, short_table
+from benchmarks.figures import Chapter, Figures, between, section, short_table
 from benchmarks.gateway_kept import Kept, Shared
 from benchmarks.gateway_overload import Answer, Phases
 from benchmarks.harness import HEAP, Result, Table, Target
 from benchmarks.report import markdown, plain, summary
+from benchmarks.shapes import FLOWS
 from benchmarks.sizes import Sizes
 from benchmarks.steady import Steady
+from tests.engines import binary
 
 TINY = Sizes(
     tasks=40,
@@ -166,8 +173,43 @@ def test_every_case_of_the_gateway_suite_runs():
     for cases in gateway.tables(TINY):
         results.append(harness.run(cases, 1))
         check(results[-1])
-    rows = Figures({"tables": [plain(result) for result in results]}).rows()
+    rows = gateway_figures.rows(Figures([plain(result) for result in results]))
     assert "| the same with 1,000 waiting |" in short_table(rows)
+
+
+@pytest.mark.slow
+def test_every_case_of_the_flows_suite_runs():
+    results = []
+    for cases in flows.tables(TINY):
+        results.append(harness.run(cases, 1))
+        check(results[-1])
+    told = short_table(flows_figures.rows(Figures([plain(result) for result in results])))
+    assert "| check and end, nobody waits: quota |" in told
+    if binary() is not None:
+        assert "| quota through Redis, decisions a second per process |" in told
+    assert told.count("of the rate of a bare handler") == 2
+
+
+def test_every_contended_flow_waits():
+    table = flows.contended(TINY)
+    for case in table.cases.values():
+        assert isinstance(case, Steady)
+        case()
+        assert case.gate is not None
+        assert case.gate.waiting >= case.waiting - FLOWS
+    gc.unfreeze()
+
+
+def test_peers_of_flows_that_are_not_installed_are_left_out_with_a_note(monkeypatch):
+    for module in (flows, flows_shared, flows_service):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    first, *others = flows.tables(TINY)
+    assert all(name.startswith("fairlead") for name in first.cases)
+    assert first.notes[1:] == [
+        "limits is not installed: left out.",
+        "aiolimiter is not installed: left out.",
+    ]
+    assert not any("gRPC" in table.title for table in others)
 
 
 def test_what_follows_from_a_table_is_told_round_by_round():
@@ -224,18 +266,30 @@ def test_the_plot_is_a_picture_with_every_line_named():
     assert {"interactive, p99", "refusals (429), p99", "10× & more"} <= set(texts)
 
 
-def test_the_figures_of_a_run_go_into_the_docs():
-    once = section("# Benchmarks\n\ntext\n\n## Flows\n\nflows\n", "## Benchmarks\n\n- one\n")
+def test_the_figures_of_a_run_go_into_the_docs(tmp_path):
+    once = section("# Benchmarks\n\ntext\n\n## Flows\n\nflows\n", "Gateway", "why", "- one\n")
     twice = section(
-        once.replace("## Flows", "## Gates") + "\n## Flows\n", "## Benchmarks\n\n- two\n"
+        once.replace("## Flows", "## Gates") + "\n## Flows\n", "Gateway", "why", "- two\n"
     )
-    assert once.endswith("- one\n")
+    assert once.endswith("\n\n## Gateway\n\nwhy\n\n- one\n")
     assert "- one" not in twice
     assert twice.index("## Gates") < twice.index("- two") < twice.index("## Flows")
-    page = "a\n<!-- gateway figures -->\nold\n<!-- end -->\nb"
-    assert between(page, "new\n") == "a\n<!-- gateway figures -->\n\nnew\n\n<!-- end -->\nb"
+    page = "a\n<!-- flows figures -->\nold\n<!-- end -->\nb\n<!-- gate figures -->\n<!-- end -->\n"
+    expected = page.replace("old\n", "\nnew\n\n")
+    assert between(page, "flows", "new\n") == expected
     with pytest.raises(ValueError, match="one pair"):
-        between("no marks", "new")
+        between("no marks", "flows", "new")
+
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/benchmarks.md").write_text("# Benchmarks\n")
+    (tmp_path / "README.md").write_text("<!-- x figures -->\n<!-- end -->\n")
+    table = {"title": "Two, and more", "values": {"one": [1.0, 3.0, 2.0]}}
+    chapter = Chapter(
+        "x", "X", "why", ("README.md",), lambda told: [("one", str(told.of("Two", "one")), "≤ 3")]
+    )
+    chapter.publish([table], "what it printed", tmp_path)
+    assert "| one | 2.0 | ≤ 3 |" in (tmp_path / "README.md").read_text()
+    assert "## X\n\nwhy\n\nwhat it printed\n" in (tmp_path / "docs/benchmarks.md").read_text()
 
 
 def test_nginx_that_is_not_installed_is_left_out_with_a_note(monkeypatch):

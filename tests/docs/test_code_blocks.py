@@ -121,9 +121,9 @@ def commands(text: str) -> list[list[str]]:
     return found
 
 
-def yaml_problems(text: str, page: str) -> list[str]:
-    """Read each YAML block of a page about the gateway as the gateway would."""
-    loading = importlib.import_module("fairlead.gateway.loading")
+def yaml_problems(text: str, page: str, door: str = "gateway") -> list[str]:
+    """Read each YAML block of a page about a door as that door would."""
+    loading = importlib.import_module(f"fairlead.{door}.loading")
     complaints: list[str] = []
     for block in split_page(text)[0]:
         if block.language in {"yaml", "yml"}:
@@ -185,11 +185,12 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     run_blocks(blocks, str(page))
 
 
-def test_the_gateways_configurations_are_valid():
-    page = ROOT / "docs" / "gateway.md"
+@pytest.mark.parametrize("door", ["flows", "gateway"])
+def test_the_configurations_of_a_door_are_valid(door: str):
+    page = ROOT / "docs" / f"{door}.md"
     text = page.read_text(encoding="utf-8")
     assert any(block.language == "yaml" for block in split_page(text)[0])
-    assert not yaml_problems(text, page.name)
+    assert not yaml_problems(text, page.name, door)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -311,6 +312,8 @@ def test_a_wrong_configuration_is_reported():
     assert yaml_problems(text, "page.md") == [
         "page.md, block at 6:1:1 capacty: unknown key 'capacty'; did you mean capacity?"
     ]
+    (line,) = yaml_problems(fenced("yaml", "control_point: {}"), "page.md", "flows")
+    assert "did you mean control_points?" in line
 
 
 def test_a_broken_link_is_reported():

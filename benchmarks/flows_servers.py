@@ -1,0 +1,145 @@
+"""The servers that the flows suite asks, each a process of its own.
+
+python -m benchmarks.flows_servers NAME      what the suite starts
+
+A server takes a free port on loopback, prints it, and serves until its standard input ends, so that none outlives the
+benchmark.  The bare ones answer without deciding anything, on the very server that the product uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from benchmarks.gateway_servers import leave_with_parent, tell
+
+Server = Callable[[], Coroutine[Any, Any, None]]
+
+ANYWHERE = "127.0.0.1:0"
+SETTINGS = {
+    "control_points": {
+        "checkout": {"quota": {"bucket_capacity": 1e9, "fill_amount": 1e9, "interval": "1s"}}
+    }
+}
+# As long as what the product answers to a check.
+ANSWER = (
+    b'{"decision":"accepted","flow_id":"9c1f0d5e7b3a42688a6f0e1d2c3b4a59","control_point":"checkout",'
+    b'"workload":"default","priority":1.0,"tokens":1.0,"wait":0.0}'
+)
+START = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(ANSWER)),
+        (b"cache-control", b"no-store"),
+    ],
+}
+BODY = {"type": "http.response.body", "body": ANSWER}
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+async def rest(port: int) -> None:
+    """Serve until the parent leaves."""
+    gc.collect()
+    gc.freeze()  # as the product does
+    tell(port)
+    await asyncio.Event().wait()
+
+
+async def bare(*, reads: bool = False) -> None:
+    """An ASGI callable that takes the body and answers, on the product's own listener; or reads and writes JSON too."""
+    from fairlead.flows.serving import HttpListener
+
+    said = json.loads(ANSWER)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        message = await receive()
+        while message.get("more_body", False):
+            message = await receive()
+        body = BODY
+        if reads:
+            said["control_point"] = json.loads(message["body"])["control_point"]
+            body = {
+                "type": "http.response.body",
+                "body": json.dumps(said, separators=(",", ":")).encode(),
+            }
+        await send(START)
+        await send(body)
+
+    listener = HttpListener(app, ANYWHERE)
+    await listener.begin()
+    await rest(port_of(listener.address))
+
+
+async def product(wire: str) -> None:
+    """The product over HTTP or gRPC."""
+    from fairlead.flows import load
+    from fairlead.flows.serving import FlowServer
+
+    loaded = load(SETTINGS)
+    async with FlowServer(loaded, **{"http": None, wire: ANYWHERE}) as server:
+        listener = getattr(server, wire)
+        await rest(port_of(listener.address))
+
+
+async def handler(*, messages: bool) -> None:
+    """A gRPC handler that answers without deciding, with the product's messages or with their bytes."""
+    import grpc
+    import grpc.aio
+
+    from fairlead.flows import messages as wire
+    from fairlead.flows.grpc_service import OPTIONS
+
+    request, reply = wire.message("CheckRequest"), wire.message("CheckResponse")
+    fixed = reply(control_point="checkout", flow_label_keys=["user_id"]).SerializeToString()
+
+    async def check(asked: Any, context: Any) -> Any:
+        if not messages:
+            return fixed
+        return reply(control_point=asked.control_point, flow_label_keys=sorted(asked.labels))
+
+    deed = grpc.unary_unary_rpc_method_handler(
+        check,
+        request_deserializer=request.FromString if messages else None,
+        response_serializer=reply.SerializeToString if messages else None,
+    )
+    server = grpc.aio.server(options=OPTIONS)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(wire.SERVICE, {"Check": deed}),)
+    )
+    port = server.add_insecure_port(ANYWHERE)
+    await server.start()
+    await rest(port)
+
+
+SERVERS: dict[str, Server] = {
+    "bare": bare,
+    "json": lambda: bare(reads=True),
+    "flows": lambda: product("http"),
+    "grpc": lambda: product("grpc"),
+    "messages": lambda: handler(messages=True),
+    "bytes": lambda: handler(messages=False),
+}
+
+
+def main(name: str) -> None:
+    import uvloop
+
+    logging.getLogger("fairlead").setLevel(logging.ERROR)
+    threading.Thread(target=leave_with_parent, daemon=True).start()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(SERVERS[name]())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

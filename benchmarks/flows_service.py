@@ -1,0 +1,133 @@
+"""Checks over HTTP and gRPC, beside a bare handler on the same server: what does deciding add to answering?
+
+Servers and clients are processes of their own on loopback; a server lives as long as its table and is warmed up before
+every figure.  The CPU time is the server's alone.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+
+from benchmarks.gateway_kept import Kept
+from benchmarks.gateway_processes import PATIENCE, ROOT, Child, cpu_time, ending
+from benchmarks.harness import Measure, Table, Target
+from benchmarks.sizes import Sizes
+
+CONNECTIONS = 32
+BARE = "bare handler"
+CHECK = "check"
+CHECK_AND_END = "check and end, per call"
+JSON = "handler that reads and writes JSON"
+BYTES = "bare handler, messages not read"
+ROUNDS = {"HTTP": 5, "gRPC": 3}  # gRPC takes a second to load, in every client
+LEAST = 0.7  # of the bare handler's rate
+
+HTTP = {
+    BARE: ("bare", "check"),
+    JSON: ("json", "check"),
+    CHECK: ("flows", "check"),
+    CHECK_AND_END: ("flows", "pair"),
+}
+GRPC = {BYTES: ("bytes", "grpc"), BARE: ("messages", "grpc"), CHECK: ("grpc", "grpc")}
+
+
+@contextmanager
+def server(name: str) -> Iterator[Child]:
+    """Run one of `flows_servers`."""
+    command = [sys.executable, "-m", "benchmarks.flows_servers", name]
+    started = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with ending(started) as process:
+        line = process.stdout.readline() if process.stdout else ""
+        if not line:
+            raise RuntimeError(f"the server {name} did not start")
+        yield Child(process, int(line))
+
+
+class Servers:
+    """The servers of one table, each started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._running: dict[str, Child] = {}
+
+    def of(self, name: str) -> Child:
+        if name not in self._running:
+            self._running[name] = self._stack.enter_context(server(name))
+        return self._running[name]
+
+    def close(self) -> None:
+        self._running.clear()
+        self._stack.close()
+
+
+def tables(sizes: Sizes) -> Iterator[Table]:
+    yield from pair("HTTP", HTTP, sizes.load)
+    if find_spec("grpc"):
+        yield from pair("gRPC", GRPC, sizes.load)
+
+
+def pair(wire: str, rows: dict[str, tuple[str, str]], seconds: float) -> Iterator[Table]:
+    """A table on the wall, and one of CPU in the same runs."""
+    servers, kept = Servers(), Kept()
+
+    def case(name: str) -> Measure:
+        run, how = rows[name]
+
+        def measure() -> float:
+            used, wall = load(servers.of(run), how, seconds)
+            kept.note(name, used)
+            return wall
+
+        return measure
+
+    target = Target(CHECK, round(1 / LEAST, 2), (BARE,))
+    yield Table(
+        title=f"Flows: {wire}, time per check",
+        unit="µs per call on the wall, the inverse of the rate",
+        cases={name: case(name) for name in rows},
+        base=BARE,
+        targets=[target],
+        notes=[
+            f"{CONNECTIONS} calls at once, {seconds:g} s each, a quota that never refuses; {LEAST:g}× the rate is "
+            f"{1 / LEAST:.2f}× the time."
+        ],
+        at_most=ROUNDS[wire],
+        done=servers.close,
+    )
+    yield Table(
+        title=f"Flows: {wire}, CPU per check, in the runs of the table above",
+        unit="CPU µs per call, of the server's process",
+        cases={name: kept.again(name) for name in rows},
+        base=BARE,
+        targets=[target],
+        at_most=ROUNDS[wire],
+    )
+
+
+def load(child: Child, how: str, seconds: float) -> tuple[float, float]:
+    """Put a server under load, after a while to warm up; tell its CPU and the time per call, in µs."""
+    rush(child, how, seconds / 4)
+    used = cpu_time(child.process)
+    calls, took = rush(child, how, seconds)
+    used = cpu_time(child.process) - used
+    return used / calls * 1e6, took / calls * 1e6
+
+
+def rush(child: Child, how: str, seconds: float) -> tuple[int, float]:
+    """Ask as often as is answered; tell how often that was and the seconds it took."""
+    command = [sys.executable, "-m", "benchmarks.flows_load", how]
+    command += [str(child.port), str(CONNECTIONS), str(seconds)]
+    done = subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=seconds + PATIENCE
+    )
+    counts = json.loads(done.stdout)
+    if counts["errors"] or not counts["calls"]:
+        raise RuntimeError(f"{counts['errors']} errors, {counts['calls']} answers")
+    return counts["calls"], counts["seconds"]
