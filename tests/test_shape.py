@@ -23,6 +23,7 @@ PUBLIC = (
     ".capacities",
     ".tasks",
     ".gateway",
+    ".flows",
     ".observe",
     ".testing",
 )

@@ -29,7 +29,10 @@ def config(server: Valkey, policy: str) -> dict[str, Any]:
     """Two points of this test alone; their quota and room are never used up."""
     name = uuid.uuid4().hex
     quota = {"bucket_capacity": 1000, "fill_amount": 1000, "interval": "1s"}
-    limits = {"quota": quota, "concurrency": {"max_concurrency": 1000}}
+    limits: dict[str, dict[str, Any]] = {
+        "quota": quota,
+        "concurrency": {"max_concurrency": 1000},
+    }
     return {
         "redis": server.url,
         "control_points": {
@@ -99,7 +102,7 @@ def test_a_closed_limit_refuses_at_once_who_would_wait(server: Valkey):
         server.kill()
         ledger = flows.ledger
         assert ledger is not None
-        while not ledger.lost:
+        while ledger.describe()["state"] == "connected":
             await ledger.answered()
         for point in said["control_points"]:
             for timeout in (None, 20.0):
@@ -110,7 +113,7 @@ def test_a_closed_limit_refuses_at_once_who_would_wait(server: Valkey):
                 assert flow.retry_after >= RETRY
                 assert "ledger" in (flow.message or "")
         server.start()
-        while ledger.lost:
+        while ledger.describe()["state"] == "lost":
             await ledger.answered()
         for point in said["control_points"]:
             assert (await flows.start_flow(point, timeout=20.0)).should_run()
@@ -136,3 +139,20 @@ def test_who_would_not_wait_and_meets_a_reload_asks_at_the_new_limit(server: Val
         return flow.should_run()
 
     assert asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_one_loop_after_another_without_a_close_between(server: Valkey):
+    """What was lent on the loop before is counted as this process's still, so it may wait for it."""
+    said = config(server, "closed")
+    flows = FlowScheduler.from_config(said)
+
+    async def turn() -> bool:
+        ran = [await flows.start_flow(point, timeout=10) for point in said["control_points"]]
+        return all(flow.should_run() and flow.end() for flow in ran)
+
+    async def last() -> bool:
+        ran = await turn()
+        await flows.close()
+        return ran
+
+    assert [asyncio.run(turn()), asyncio.run(turn()), asyncio.run(last())] == [True] * 3

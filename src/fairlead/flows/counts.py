@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 MOST_WORKLOADS = 100
 OTHER = "other"
-OK = Outcome.OK
+FAILED = Outcome.FAILED
 ROUNDING = 1e-6  # tokens; sums of fractional costs do not cancel exactly
 
 
@@ -85,7 +85,7 @@ class Counts:
     def ended(self, flow: Flow, outcome: Outcome, now: float) -> None:
         """A flow's work is done."""
         self.ended_flows += 1
-        if outcome is not OK:
+        if outcome is FAILED:
             self.failed_flows += 1
         self.work_total += now - flow.started_at
 

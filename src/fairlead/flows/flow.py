@@ -53,13 +53,15 @@ class Flow(LeanTicket):
     ended = False
     moved = False  # its control point was replaced while it waited
     retry_after: float | None = None
+    shut: str | None = None  # the limit that admits nothing while its ledger is lost
     queued_ahead = -1.0  # tokens that waited when it came; -1 if it did not wait
     admitted_before = left_before = 0.0
     place_in_line = 0
 
     def __init__(self, control_point: str, labels: Mapping[str, str] | None = None) -> None:
         self.control_point = control_point
-        self.labels = NO_LABELS if labels is None else labels
+        # A caller may go on to change its own; what is held is given back by the same key.
+        self.labels = NO_LABELS if labels is None else dict(labels)
 
     def should_run(self) -> bool:
         """Tell whether the work may be done."""
@@ -89,7 +91,7 @@ class Flow(LeanTicket):
         if isinstance(self.reason, QueueLimit):
             said = f"{self.reason.waiting} flows wait already, the limit is {self.reason.limit}"
         elif why == "timeout":
-            said = str(self.reason or "no tokens came free in the time it would wait")
+            said = self.shut or "no tokens came free in the time it would wait"
         else:
             said = str(self.reason or why)
         return f"{self.control_point}: {said}{again}"
@@ -107,7 +109,7 @@ class Flow(LeanTicket):
         """Stand as a new ticket, with the old time of arrival."""
         self.state = NEW
         self.scopes = ()
-        self.place = self.reason = None
+        self.place = self.shut = None
 
     def move(self, point: Point | None) -> None:
         """Ask again at another control point, as a new ticket with the old time of arrival."""

@@ -71,10 +71,8 @@ class Ledger:
         self.node = f"{node or 'node'}-{uuid.uuid4().hex[:12]}"
         self.prefix = prefix
         self.leases: list[Lease] = []
-        self.live = 1
-        self.rank = 0
-        self.lost = False
-        self.losses = 0
+        self.live, self.rank = 1, 0
+        self.lost, self.losses = False, 0
         self.lost_for = 0.0  # seconds, all losses together
         self.fault = ""
         self._clock = clock
@@ -144,7 +142,7 @@ class Ledger:
     async def remove(self, lease: Lease) -> None:
         """Stop keeping a limit: what it was lent and has not used is given back."""
         self.leases.remove(lease)
-        lease.capacity.stir = _nothing
+        lease.capacity.stir = lambda: None  # nobody is to be told
         if not (self.lost or lease.lost) and self._task is not None:
             await self._give_back([lease])
 
@@ -157,10 +155,12 @@ class Ledger:
 
     def begin(self) -> None:
         """Start the exchange."""
+        if self._task is not None and self._loop is not None and self._loop.is_closed():
+            self._task, self._answered = None, []  # it ended with that loop
+            self._link, self._woken = Link(self._url, self.now), asyncio.Event()
         if self._task is not None:
             raise Misuse("this ledger has been started already")
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._stopping = False
         self._task = self._loop.create_task(self._run(), name="fairlead ledger")
 
@@ -234,6 +234,13 @@ class Ledger:
     # The exchange
 
     async def _run(self) -> None:
+        try:
+            await self._keep_asking()
+        finally:
+            if not self._stopping:  # its loop ends before it was stopped
+                await self._link.drop()
+
+    async def _keep_asking(self) -> None:
         while not self._stopping:
             self._woken.clear()
             self._rounds += 1
@@ -243,8 +250,7 @@ class Ledger:
                 self._found()
             except Fault as fault:
                 self._lose(str(fault))
-            except Exception as error:
-                # A gate that failed must not end the exchange for all others.
+            except Exception as error:  # a gate that failed must not end it for all others
                 log.exception("ledger: the exchange failed")
                 self._lose(f"{type(error).__name__}: {error}")
             self._tell(not self.lost)
@@ -301,8 +307,7 @@ class Ledger:
     async def _beat(self, now: float, asked: Sequence[Asked] = ()) -> None:
         """Say that this process lives, beside what is asked anyway."""
         self._beat_at = now
-        name = f"{self.prefix}:{{nodes}}"
-        beat = Call(self._nodes, name, (self.node, str(ALIVE_FOR)))
+        beat = Call(self._nodes, f"{self.prefix}:{{nodes}}", (self.node, str(ALIVE_FOR)))
         answer = (await self._ask(asked, beat))[-1]
         if isinstance(answer, Fault):
             raise answer
@@ -393,7 +398,3 @@ class Ledger:
             if needed <= rounds and not future.done():
                 future.set_result(answered)
         self._answered = [(n, future) for n, future in self._answered if not future.done()]
-
-
-def _nothing() -> None:
-    """Nobody is to be told."""

@@ -32,7 +32,7 @@ class LoadControl:
     ) -> None:
         self.bucket = LoadBucket()
         self.throttle = Throttle()
-        self.latency: Latency | None = None
+        self.latencies: list[Latency] = []  # the signal, its confirmation, or both
         self.decision: Decision | None = None
         self._queue_length = queue_length
         signal = self._source(settings.signal, posted)
@@ -53,8 +53,8 @@ class LoadControl:
     def _source(self, name: str, posted: PostedSignals) -> Signal:
         found = _PERCENTILE.fullmatch(name)
         if found is not None:
-            self.latency = Latency(float(found[1]) / 100)
-            return self.latency
+            self.latencies.append(Latency(float(found[1]) / 100))
+            return self.latencies[-1]
         if name == "cpu":
             return CpuUtilization()
         if name == "queue_length":
@@ -67,8 +67,8 @@ class LoadControl:
 
     def ended(self, latency: float, now: float) -> None:
         """A flow's work is done."""
-        if self.latency is not None:
-            self.latency.add(latency, now)
+        for one in self.latencies:
+            one.add(latency, now)
 
     def step(self, now: float) -> Sequence[Change]:
         """Step the controller, if its period is over; tell what that changes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -20,7 +20,9 @@ from fairlead.documents.reading import (
     tree_of_yaml,
     written,
 )
-from fairlead.flows.settings import Settings
+from fairlead.flows.settings import NAME_TAKEN, NO_ENDS, Settings, taken
+
+Path = tuple[int | str, ...]
 
 ADVISER = Adviser(Settings, secret={"redis"})  # its URL may hold a password
 
@@ -69,10 +71,14 @@ def load_content(content: bytes | Problem, source: str) -> Loaded:
 def _loaded(tree: Node | None, problems: list[Problem], source: str) -> Loaded:
     if tree is None or tree.value is None:  # unreadable, or an empty document
         return Loaded(Settings(), tuple(problems), source)
-    settings = Settings()
+    settings, plain = Settings(), tree.plain()
     try:
-        settings = Settings.model_validate(tree.plain())
+        settings = Settings.model_validate(plain)
     except ValidationError as error:
+        paths = [one["loc"] for one in error.errors(include_url=False)]
+        for path, said in _unjudged(plain, paths):
+            at, found = tree.find(path)
+            problems.append(Problem(*at, written(found), said))
         for one in error.errors(include_url=False):
             path = tuple(part for part in one["loc"] if part != "[key]")
             at, found = tree.find(path)
@@ -81,3 +87,27 @@ def _loaded(tree: Node | None, problems: list[Problem], source: str) -> Loaded:
     if problems:
         settings = Settings()
     return Loaded(settings, tuple(sorted(problems)), source)
+
+
+def _unjudged(plain: Any, paths: list[Path]) -> Iterator[tuple[Path, str]]:
+    """Tell what is wrong with a whole that was not looked at, for a part of it was wrong by itself."""
+    for name, point in _mapping(_mapping(plain).get("control_points")).items():
+        at: Path = ("control_points", name, "load")
+        load = _mapping(_mapping(point).get("load"))
+        ends = {"low_throttle_threshold", "high_throttle_threshold"}
+        if load.get("controller") == "range" and not ends <= load.keys() and _inside(at, paths):
+            yield at, NO_ENDS
+        at = ("control_points", name, "scheduler", "workloads")
+        workloads = _mapping(_mapping(point).get("scheduler")).get("workloads")
+        if isinstance(workloads, list) and _inside(at, paths):
+            names = [_mapping(workload).get("name") for workload in workloads]
+            for index, found in taken([one if isinstance(one, str) else None for one in names]):
+                yield (*at, index, "name"), f"{NAME_TAKEN}; {found!r} is taken"
+
+
+def _mapping(value: Any) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _inside(at: Path, paths: list[Path]) -> bool:
+    return any(len(path) > len(at) and path[: len(at)] == at for path in paths)

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from fairlead.flows.flow import Flow
     from fairlead.flows.leases import Lease
     from fairlead.flows.ledger import Ledger
-    from fairlead.flows.settings import Concurrency, ControlPoint, Quota
+    from fairlead.flows.settings import Concurrency, ControlPoint, Quota, Scheduler
     from fairlead.flows.signals import PostedSignals
+
+    Claim = Callable[[Ticket], tuple[Hashable, float, Hashable]]
 
 QUOTA, CONCURRENCY = "quota", "concurrency"
 # Among processes nothing goes only when all are idle; priority 0 comes as near to that as a weight can.
@@ -69,11 +71,11 @@ def _idle_time(said: Quota) -> float:
     return max(said.max_idle_time, said.bucket_capacity / said.fill_amount * said.interval)
 
 
-def inflight_of(said: Concurrency, limit: float, *, shared: bool) -> InFlight:
-    """Make the count of what is in flight, in this process alone or of what it was lent."""
+def inflight_of(said: Concurrency, limit: float, claim: Claim | None) -> InFlight:
+    """Make the count of what is in flight, in this process alone or, with a claim, of what it was lent."""
     by, expiry = keyed(said.limit_by_label_key), said.max_inflight_duration
-    if shared:
-        return LeasedSlots(limit, by=by, flow=claim_of, expire_after=expiry, name=CONCURRENCY)
+    if claim is not None:
+        return LeasedSlots(limit, by=by, flow=claim, expire_after=expiry, name=CONCURRENCY)
     return InFlight(limit, by=by, expire_after=expiry, name=CONCURRENCY)
 
 
@@ -81,6 +83,22 @@ def claim_of(ticket: Ticket) -> tuple[Hashable, float, Hashable]:
     """Tell the workload that a flow counts for among processes, its weight, and the user."""
     workload: Any = ticket.workload
     return workload, workload[1] or LEAST_WEIGHT, ticket.user  # type: ignore[attr-defined]
+
+
+def claims_by(settings: Scheduler) -> Claim:
+    """Tell what a flow counts for among processes: its tenant, where tenants are known, as inside each of them."""
+    if settings.tenant_label_key is None:
+        return claim_of
+    ceilings = {name: one.max_priority for name, one in settings.tenants.items()}
+    otherwise = settings.default_max_priority or 1.0
+
+    def claim(ticket: Ticket) -> tuple[Hashable, float, Hashable]:
+        flow: Any = ticket
+        idle = flow.workload[1] == 0
+        weight = LEAST_WEIGHT if idle else ceilings.get(flow.tenant, otherwise)
+        return (flow.tenant, idle), weight, flow.user
+
+    return claim
 
 
 class Parts:
@@ -101,11 +119,12 @@ class Parts:
         self.concurrency: Capacity | None = None
         self.load: LoadControl | None = None
         self.learner: LearnedLimit | None = None
+        claim = claims_by(settings.scheduler)
         if settings.quota is not None:
             said = settings.quota
             by = keyed(said.limit_by_label_key)
             self.quota = (
-                LeasedTokens(said.bucket_capacity, by=by, flow=claim_of, name=QUOTA)
+                LeasedTokens(said.bucket_capacity, by=by, flow=claim, name=QUOTA)
                 if shared
                 else bucket_of(said)
             )
@@ -116,7 +135,7 @@ class Parts:
                 limit = self.learner.limit
             # A limit that learns from this process's latencies is this process's own.
             self.concurrency = inflight_of(
-                settings.concurrency, limit, shared=shared and self.learner is None
+                settings.concurrency, limit, claim if shared and self.learner is None else None
             )
         if settings.load is not None:
             self.load = LoadControl(settings.load, posted, queue_length)
@@ -193,7 +212,8 @@ class Parts:
             if lease.lost and lease.on_loss == "closed":
                 refusal = lease.capacity.refusal(flow, now)
                 if refusal is not None and refusal is not NEVER:
-                    return lease.capacity.describe(flow, now, refusal)
+                    said: str = lease.capacity.describe(flow, now, refusal)
+                    return said
         return None
 
     def retuned(self, settings: ControlPoint, now: float) -> Iterator[Change] | None:

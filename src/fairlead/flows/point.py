@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # Seconds after which a flow that nobody ended is forgotten, where nothing lets it hold its tokens longer.
 LONGEST_UNENDED = 3600.0
+RECENT = 60.0  # seconds that an end counts for how fast things go
 
 
 def policy_of(settings: Scheduler) -> Policy:
@@ -121,6 +122,8 @@ class Point:
     def _follow(self, settings: ControlPoint) -> None:
         self.settings = settings
         scheduler = settings.scheduler
+        if settings.load is not None and settings.load.workload_latency_based_tokens:
+            scheduler = scheduler.model_copy(update={"workload_latency_based_tokens": True})
         self.resolver = Resolver(scheduler)
         self._margin = scheduler.decision_deadline_margin
         if scheduler.workload_latency_based_tokens:
@@ -264,7 +267,9 @@ class Point:
         expected = self.parts.expected_at(flow, now)
         wait = max(at - now if at < inf else 0.0, expected - now if expected < inf else 0.0)
         if self.parts.leases and (shut := self.parts.shut_out(flow, now)) is not None:
-            flow.reason, wait = shut, max(wait, RETRY)
+            flow.shut, wait = shut, max(wait, RETRY)
+        while self.finished and now - self.finished[0][0] > RECENT:
+            self.finished.popleft()
         if len(self.finished) > 1:
             spent = sum(tokens for _, tokens in self.finished)
             rate = spent / max(now - self.finished[0][0], 1e-3)
@@ -281,7 +286,7 @@ class Point:
         now = gate.now  # its end
         self.finished.append((now, flow.cost))
         self.counts.ended(flow, outcome, now)
-        if self._learns:
+        if self._learns and outcome is not Outcome.IGNORED:  # nobody knows how long that took
             self._learn(flow, outcome, now)
         if gate.late > late:
             self.counts.late_ends += 1

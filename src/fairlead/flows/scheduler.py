@@ -37,8 +37,9 @@ class AsyncFlow(Flow):
     ) -> None:
         # What `Flow` does, without the call: benchmarks/flows.py.
         self.control_point = control_point
-        self.labels = NO_LABELS if labels is None else labels
+        self.labels = NO_LABELS if labels is None else dict(labels)
         self.scheduler = scheduler
+        self.point = scheduler.points.get(control_point)
 
     async def __aenter__(self) -> Self:
         """Ask for tokens, and wait for them as long as it may."""
@@ -190,7 +191,8 @@ class FlowScheduler(Points):
     ) -> AsyncFlow:
         """Make a flow, to be entered with `async with`; without a timeout it waits as long as its workload lets it."""
         flow = AsyncFlow(self, control_point, labels)
-        self.place(flow, timeout)
+        if timeout is not None or flow.point is None:
+            self.place(flow, timeout)
         if self._ticker is None or self._loop_closed():
             self._start_ticking()
         return flow

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from math import isfinite
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -22,7 +22,12 @@ from fairlead.config import seconds, shown
 from fairlead.documents.values import Duration, DurationOrZero, Flag, Model
 from fairlead.errors import ConfigError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 MOST_TOKENS = 1e15
+NAME_TAKEN = "each workload needs a name of its own"
+NO_ENDS = "needs low_throttle_threshold and high_throttle_threshold for controller: range"
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Tokens = Annotated[float, Field(ge=0, le=MOST_TOKENS, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, le=MOST_TOKENS, allow_inf_nan=False)]
@@ -76,6 +81,16 @@ class DefaultWorkload(Model):
     queue_timeout: DurationOrZero | None = None
 
 
+def taken(names: list[str | None]) -> Iterator[tuple[int, str]]:
+    """Tell which workloads have a name that another has: where there is none, the index is it."""
+    seen: set[str] = {"default"}
+    for index, given in enumerate(names):
+        name = given or str(index)
+        if name in seen:
+            yield index, name
+        seen.add(name)
+
+
 class TenantCeiling(Model):
     """How much a tenant may claim by its labels."""
 
@@ -102,12 +117,8 @@ class Scheduler(Model):
     @field_validator("workloads")
     @classmethod
     def _distinct(cls, given: list[Workload]) -> list[Workload]:
-        seen: set[str] = {"default"}
-        for index, workload in enumerate(given):
-            name = workload.name or str(index)
-            if name in seen:
-                raise ValueError(f"each workload needs a name of its own; {name!r} is taken")
-            seen.add(name)
+        for _, name in taken([workload.name for workload in given]):
+            raise ValueError(f"{NAME_TAKEN}; {name!r} is taken")
         return given
 
 
@@ -176,6 +187,7 @@ class Load(Model):
     pid: Pid = Pid()
     confirmation: Name | None = None
     confirmation_above: Finite | None = None
+    workload_latency_based_tokens: Flag = False  # as in the scheduler
     dry_run: Flag = False
 
     @field_validator("setpoint")
@@ -198,9 +210,7 @@ class Load(Model):
     def _range_has_ends(self) -> Self:
         ends = (self.low_throttle_threshold, self.high_throttle_threshold)
         if self.controller == "range" and None in ends:
-            raise ValueError(
-                "needs low_throttle_threshold and high_throttle_threshold for controller: range"
-            )
+            raise ValueError(NO_ENDS)
         return self
 
 

@@ -1,0 +1,154 @@
+"""When to come back, what a controller hears, and labels that a caller goes on using."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fairlead.core.ticket import Outcome
+from fairlead.flows import SyncFlowScheduler, load
+from tests.flows.door import POINT, concurrency, config, point_of, quota, run, scheduler
+
+HOUR = 3600.0
+
+
+class TestRetryAfter:
+    def test_of_a_quota_after_a_quiet_hour_is_when_its_tokens_are_there(self):
+        """Two flows an hour ago tell nothing of how fast things go now."""
+
+        async def main() -> float | None:
+            flows = scheduler(quota=quota(30, 10))
+            for _ in range(2):
+                (await flows.start_flow(POINT)).end()
+            await asyncio.sleep(HOUR)
+            for _ in range(30):
+                (await flows.start_flow(POINT, timeout=0)).end()
+            refused = await flows.start_flow(POINT, timeout=0)
+            assert not refused.should_run()
+            return refused.retry_after
+
+        assert run(main()) == pytest.approx(0.1)
+
+    def test_of_a_slot_after_a_quiet_hour_is_short(self):
+        async def main() -> float | None:
+            flows = scheduler(concurrency=concurrency(1))
+            for _ in range(3):
+                (await flows.start_flow(POINT)).end()
+            await asyncio.sleep(HOUR)
+            async with flows.flow(POINT):
+                refused = await flows.start_flow(POINT, timeout=0)
+            return refused.retry_after
+
+        found = run(main())
+        assert found is not None
+        assert 0 < found < 1
+
+
+class TestSignals:
+    def test_a_latency_confirmed_by_another_latency_throttles(self):
+        """Both are fed: the signal is not forgotten for the confirmation."""
+
+        async def main() -> float | None:
+            flows = scheduler(
+                load={
+                    "signal": "latency_p95",
+                    "setpoint": "100ms",
+                    "confirmation": "latency_p50",
+                    "confirmation_above": 0.05,
+                }
+            )
+            for _ in range(400):
+                async with flows.flow(POINT, timeout=0) as flow:
+                    await asyncio.sleep(0.2 if flow.should_run() else 0.1)
+            control = point_of(flows).load
+            assert control is not None
+            assert control.decision is not None
+            return control.decision.load_multiplier
+
+        found = run(main())
+        assert found is not None
+        assert found < 1
+
+    def test_a_flow_that_nobody_ends_teaches_nothing(self):
+        """Whoever does not say when its work ends is ended at once: that is no latency, and no failure."""
+
+        async def main() -> tuple[float | None, int]:
+            flows = scheduler(load={"signal": "latency_p95", "setpoint": "100ms"})
+            point = point_of(flows)
+            flow = await flows.start_flow(POINT)
+            flow.ended = True
+            point.end(flow, Outcome.IGNORED, None)
+            assert point.load is not None
+            assert point.load.latencies
+            now = asyncio.get_running_loop().time()
+            return point.load.latencies[0].read(now + 1), point.counts.failed_flows
+
+        assert run(main()) == (None, 0)
+
+    @pytest.mark.parametrize("section", ["load", "scheduler"])
+    def test_latency_based_tokens_are_asked_for_in_either_place(self, section: str):
+        """Aperture has the key beside the load's; it is about the scheduler's workloads."""
+        sections: dict[str, Any] = {"load": {"signal": "queue_length"}, "scheduler": {}}
+        sections[section]["workload_latency_based_tokens"] = True
+
+        async def main() -> float:
+            flows = scheduler(**sections)
+            for _ in range(10):
+                async with flows.flow(POINT):
+                    await asyncio.sleep(0.2)
+            await asyncio.sleep(60.0)
+            async with flows.flow(POINT) as flow:
+                return flow.tokens
+
+        assert run(main()) == pytest.approx(200.0)
+
+
+class TestLabels:
+    def test_a_caller_that_changes_its_labels_changes_nothing_for_a_flow_that_runs(self):
+        """Room is given back where it was taken."""
+
+        async def main() -> bool:
+            flows = scheduler(concurrency=concurrency(1, limit_by_label_key="user"))
+            labels = {"user": "a"}
+            async with flows.flow(POINT, labels):
+                labels["user"] = "b"
+            async with flows.flow(POINT, {"user": "a"}, timeout=0) as again:
+                return again.should_run()
+
+        assert run(main())
+
+    def test_between_threads_too(self):
+        flows = SyncFlowScheduler.from_config(
+            config(concurrency=concurrency(1, limit_by_label_key="user"))
+        )
+        labels = {"user": "a"}
+        with flows.flow(POINT, labels):
+            labels["user"] = "b"
+        with flows.flow(POINT, {"user": "a"}, timeout=0) as again:
+            assert again.should_run()
+        flows.close()
+
+
+def test_faults_of_parts_and_of_the_whole_are_told_at_once():
+    """A name that is taken is told although another workload is wrong by itself."""
+    said = load(
+        config(
+            scheduler={
+                "workloads": [
+                    {"name": "a", "priority": -1},
+                    {"name": "a"},
+                    {"name": "default"},
+                ]
+            },
+            load={"controller": "range", "degree": -1},
+        )
+    )
+    lines = "\n".join(said.lines)
+    for expected in (
+        "workloads[0].priority",
+        "workloads[1].name: each workload needs a name of its own; 'a' is taken",
+        "workloads[2].name: each workload needs a name of its own; 'default' is taken",
+        "load.degree",
+        "load: needs low_throttle_threshold",
+    ):
+        assert expected in lines, lines
