@@ -1,7 +1,6 @@
 """The door on a real Valkey: schedulers of one name share limits, on loops and between threads."""
 
 import asyncio
-import threading
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -111,7 +110,8 @@ def test_a_thread_and_a_loop_share_one_limit(config, point):
     for flow in held:
         flow.end()
     threads.close()
-    assert not any(thread.name == "fairlead-flows" for thread in threading.enumerate())
+    assert threads._ticker is not None
+    assert not threads._ticker.is_alive()
 
 
 def test_a_cancelled_first_ask_leaves_nothing(config, point):
