@@ -139,18 +139,20 @@ class PriorityMiddleware:
         rank, unknown = priority.explicit_rank(fields)
         if rank is None:
             rank = priority.urgency_rank(fields)
-        json_body = scope["method"] == "POST" and _is_json(fields)
-        exchange.reads_tier = (
-            rank is None and json_body and not admission.plain and openai_form(scope["path"])
-        )
-        exchange.reads_body = exchange.reads_tier or (json_body and admission.reads_model)
+        if CONTENT_TYPE in fields and scope["method"] == "POST" and _is_json(fields):
+            exchange.reads_tier = (
+                rank is None and not admission.plain and openai_form(scope["path"])
+            )
+            exchange.reads_body = exchange.reads_tier or admission.reads_model
         if rank is not None:
             exchange.requested = rank
         exchange.tenant, exchange.ceiling, exchange.label = admission.tenants.of(address, fields)
         if unknown:
             admission.metrics.unknown[exchange.label] += 1
-        exchange.own_limit = priority.own_wait_limit(fields)
-        exchange.decision = DECISION in fields
+        if priority.REQUEST_TIMEOUT in fields or priority.GRPC_TIMEOUT in fields:
+            exchange.own_limit = priority.own_wait_limit(fields)
+        if DECISION in fields:
+            exchange.decision = True
         if RETRY_TOKEN in fields:
             exchange.evictions = admission.redeem_token(fields[RETRY_TOKEN][0])
         length = fields.get(CONTENT_LENGTH)

@@ -42,7 +42,9 @@ def explicit_rank(fields: Fields) -> tuple[int | None, bool]:
     >>> explicit_rank({b"x-fairlead-priority": [b" Bulk "]}), explicit_rank({b"x-smg-priority": [b"urgent"]})
     ((0, False), (1, True))
     """
-    values = [value for name in EXPLICIT for value in fields.get(name, ())]
+    values = fields.get(EXPLICIT[0], ())
+    if EXPLICIT[1] in fields:
+        values = [*values, *fields[EXPLICIT[1]]]
     if not values:
         return None, False
     if len(values) > 1:
