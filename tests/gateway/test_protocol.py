@@ -342,10 +342,10 @@ def test_a_client_that_waits_for_100_continue_is_not_too_slow():
             await go.wait()
             await App()(scope, receive, send)
 
-        limits = Limits(body_timeout=0.1)
+        limits = Limits(body_timeout=1.0)
         async with served(reluctant, limits) as url, connected(url) as client:
             client.send(post("Expect: 100-continue", "Content-Length: 5", body=""))
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(1.3)  # longer than a body may take
             go.set()
             assert (await client.head()).status == 100
             client.send("hello")
