@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.core.ticket import EXPIRED, NEW, RUNNING, WAITING, Outcome
 from fairlead.errors import Misuse
+from fairlead.flows.decorating import BlockingDecorating
 from fairlead.flows.flow import Flow
 from fairlead.flows.points import Points
 from fairlead.flows.scheduler import PATIENCE, TICK
 from fairlead.runtime import ThreadGate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
     from fairlead.flows.flow import Status
     from fairlead.flows.leases import Lease
     from fairlead.flows.point import Point
-    from fairlead.flows.scheduler import Labels
     from fairlead.flows.settings import Settings
 
 
@@ -130,7 +128,7 @@ class BlockingFlow(Flow):
             self._told.set()
 
 
-class SyncFlowScheduler(Points):
+class SyncFlowScheduler(BlockingDecorating, Points):
     """`FlowScheduler` for threads.
 
     >>> flows = SyncFlowScheduler.from_config({"control_points": {"checkout": {"concurrency": {"max_concurrency": 1}}}})
@@ -138,6 +136,8 @@ class SyncFlowScheduler(Points):
     ...     first.should_run(), second.should_run()
     (True, False)
     """
+
+    twin = "FlowScheduler"
 
     runtime_of = ThreadGate
 
@@ -234,34 +234,3 @@ class SyncFlowScheduler(Points):
     ) -> BlockingFlow:
         """Start a flow that `flow.end()` is to end."""
         return self.flow(control_point, labels, timeout).__enter__()
-
-    def decorate(
-        self,
-        control_point: str,
-        labels: Labels = None,
-        timeout: float | None = None,
-        on_reject: Callable[[], Any] | None = None,
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Make each call of a function a flow, ended however the call ends.
-
-        A call that is refused does not run: `on_reject()` answers for it, or the refusal is raised.
-        """
-
-        def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-            if inspect.iscoroutinefunction(function):
-                raise Misuse(
-                    f"{function.__qualname__} is a coroutine function: decorate it with a FlowScheduler, "
-                    "for to wait here would stop its event loop"
-                )
-
-            @functools.wraps(function)
-            def call(*args: Any, **kwargs: Any) -> Any:
-                said = labels(*args, **kwargs) if callable(labels) else labels
-                with self.flow(control_point, said, timeout) as flow:
-                    if flow.should_run():
-                        return function(*args, **kwargs)
-                    return flow.rejected(on_reject)
-
-            return call
-
-        return wrap

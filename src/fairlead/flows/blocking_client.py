@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import http.client
-import inspect
 import os
 import select
 import time
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from fairlead.errors import ConfigError, Misuse
+from fairlead.flows.decorating import BlockingDecorating
 from fairlead.flows.remote import (
     CHECK,
     CHECK_TIMEOUT,
@@ -26,11 +25,10 @@ from fairlead.flows.remote import (
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from fairlead.flows.remote import Policy
 
-    Labels = Mapping[str, str] | Callable[..., Mapping[str, str]] | None
 
 FAILURES = (OSError, http.client.HTTPException)
 
@@ -64,7 +62,7 @@ class BlockingRemoteFlow(RemoteFlow):
             return False
 
 
-class SyncFlowClient(Asking):
+class SyncFlowClient(BlockingDecorating, Asking):
     """`FlowClient` for threads; any number of them may share one.
 
     >>> with SyncFlowClient("http://127.0.0.1:1", fail_at={"checkout": "closed"}) as client:  # nobody is there
@@ -72,6 +70,8 @@ class SyncFlowClient(Asking):
     ...         flow.decision, flow.should_run()
     ('unreachable', False)
     """
+
+    twin = "FlowClient"
 
     def __init__(
         self,
@@ -126,37 +126,6 @@ class SyncFlowClient(Asking):
     ) -> BlockingRemoteFlow:
         """Start a flow that `flow.end()` is to end."""
         return self.flow(control_point, labels, timeout).__enter__()
-
-    def decorate(
-        self,
-        control_point: str,
-        labels: Labels = None,
-        timeout: float | None = None,
-        on_reject: Callable[[], Any] | None = None,
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Make each call of a function a flow, ended however the call ends.
-
-        A call that is refused does not run: `on_reject()` answers for it, or the refusal is raised.
-        """
-
-        def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-            if inspect.iscoroutinefunction(function):
-                raise Misuse(
-                    f"{function.__qualname__} is a coroutine function: decorate it with a FlowClient, "
-                    "for to wait here would stop its event loop"
-                )
-
-            @functools.wraps(function)
-            def call(*args: Any, **kwargs: Any) -> Any:
-                said = labels(*args, **kwargs) if callable(labels) else labels
-                with self.flow(control_point, said, timeout) as flow:
-                    if flow.should_run():
-                        return function(*args, **kwargs)
-                    return flow.rejected(on_reject)
-
-            return call
-
-        return wrap
 
     def ask(self, path: str, body: bytes, patience: float | None) -> tuple[int, bytes]:
         """Post, and give the status and the body of the answer."""

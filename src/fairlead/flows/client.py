@@ -7,14 +7,13 @@ closed, does not), `flow.decision` is "unreachable", and nothing is raised.
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 
 from fairlead.errors import Misuse
 from fairlead.flows.blocking_client import BlockingRemoteFlow, SyncFlowClient
+from fairlead.flows.decorating import Decorating
 from fairlead.flows.remote import (
     CHECK,
     CHECK_TIMEOUT,
@@ -27,11 +26,10 @@ from fairlead.flows.remote import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from fairlead.flows.remote import Policy
 
-    Labels = Mapping[str, str] | Callable[..., Mapping[str, str]] | None
 
 __all__ = ["AsyncRemoteFlow", "BlockingRemoteFlow", "FlowClient", "SyncFlowClient"]
 
@@ -62,7 +60,7 @@ class AsyncRemoteFlow(RemoteFlow):
         return said is not None and await self._client.say_ended(said)
 
 
-class FlowClient(Asking):
+class FlowClient(Decorating, Asking):
     """Flows that a service elsewhere decides on.
 
     >>> async def pay(client):
@@ -77,6 +75,8 @@ class FlowClient(Asking):
     Without a timeout a flow waits `check_timeout` seconds, or, if that is None, as long as its workload lets it.
     `fail` says whether flows run if the service cannot be asked, `fail_at` says so for single control points.
     """
+
+    twin = "SyncFlowClient"
 
     def __init__(
         self,
@@ -128,38 +128,6 @@ class FlowClient(Asking):
     ) -> AsyncRemoteFlow:
         """Start a flow that `await flow.end()` is to end."""
         return await self.flow(control_point, labels, timeout).__aenter__()
-
-    def decorate(
-        self,
-        control_point: str,
-        labels: Labels = None,
-        timeout: float | None = None,
-        on_reject: Callable[[], Any] | None = None,
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Make each call of a coroutine function a flow, ended however the call ends.
-
-        A call that is refused does not run: `on_reject()` answers for it, or the refusal is raised.
-        """
-
-        def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-            if not inspect.iscoroutinefunction(function):
-                raise Misuse(
-                    f"{function.__qualname__} is not a coroutine function: decorate it with a SyncFlowClient, "
-                    "which can wait in a thread"
-                )
-
-            @functools.wraps(function)
-            async def call(*args: Any, **kwargs: Any) -> Any:
-                said = labels(*args, **kwargs) if callable(labels) else labels
-                async with self.flow(control_point, said, timeout) as flow:
-                    if flow.should_run():
-                        return await function(*args, **kwargs)
-                    answer = flow.rejected(on_reject)
-                    return await answer if inspect.isawaitable(answer) else answer
-
-            return call
-
-        return wrap
 
     async def ask(self, path: str, body: bytes, patience: float | None) -> tuple[int, bytes]:
         """Post, and give the status and the body of the answer."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from fairlead.core.ticket import EXPIRED, NEW, RUNNING, WAITING, Outcome
 from fairlead.errors import Misuse
+from fairlead.flows.decorating import Decorating
 from fairlead.flows.flow import NO_LABELS, Flow
 from fairlead.flows.points import Points
 from fairlead.runtime import LoopGate
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from fairlead.flows.leases import Lease
     from fairlead.flows.point import Point
     from fairlead.flows.settings import Settings
-
-    Labels = Mapping[str, str] | Callable[..., Mapping[str, str]] | None
 
 
 PATIENCE = 0.2  # seconds that who would not wait waits for an answer of the ledger
@@ -118,7 +115,7 @@ class AsyncFlow(Flow):
             self.waiter.set_result(None)
 
 
-class FlowScheduler(Points):
+class FlowScheduler(Decorating, Points):
     """Weighted fair queueing over quota, concurrency and load, at named control points.
 
     >>> flows = FlowScheduler.from_config({"control_points": {"checkout": {"concurrency": {"max_concurrency": 10}}}})
@@ -128,6 +125,8 @@ class FlowScheduler(Points):
     >>> asyncio.run(pay())
     True
     """
+
+    twin = "SyncFlowScheduler"
 
     runtime_of = LoopGate
     _joined: asyncio.AbstractEventLoop | None = None  # the loop on which the ledger is kept
@@ -205,35 +204,3 @@ class FlowScheduler(Points):
     ) -> AsyncFlow:
         """Start a flow that `flow.end()` is to end."""
         return await self.flow(control_point, labels, timeout).__aenter__()
-
-    def decorate(
-        self,
-        control_point: str,
-        labels: Labels = None,
-        timeout: float | None = None,
-        on_reject: Callable[[], Any] | None = None,
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Make each call of a coroutine function a flow, ended however the call ends.
-
-        A call that is refused does not run: `on_reject()` answers for it, or the refusal is raised.
-        """
-
-        def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-            if not inspect.iscoroutinefunction(function):
-                raise Misuse(
-                    f"{function.__qualname__} is not a coroutine function: decorate it with a SyncFlowScheduler, "
-                    "which can wait in a thread"
-                )
-
-            @functools.wraps(function)
-            async def call(*args: Any, **kwargs: Any) -> Any:
-                said = labels(*args, **kwargs) if callable(labels) else labels
-                async with self.flow(control_point, said, timeout) as flow:
-                    if flow.should_run():
-                        return await function(*args, **kwargs)
-                    answer = flow.rejected(on_reject)
-                    return await answer if inspect.isawaitable(answer) else answer
-
-            return call
-
-        return wrap

@@ -1,0 +1,95 @@
+"""Functions whose calls are flows: one decorator for coroutine functions, one for plain ones.
+
+Schedulers and clients share them: all either needs is `flow()`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from fairlead.errors import Misuse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Labels = Mapping[str, str] | Callable[..., Mapping[str, str]] | None
+    Function = Callable[..., Any]
+
+
+class Decorating:
+    """`decorate` for coroutine functions; `twin` names what is there for others."""
+
+    twin: str
+    flow: Callable[..., Any]
+
+    def decorate(
+        self,
+        control_point: str,
+        labels: Labels = None,
+        timeout: float | None = None,
+        on_reject: Callable[[], Any] | None = None,
+    ) -> Callable[[Function], Function]:
+        """Make each call of a coroutine function a flow, ended however the call ends.
+
+        A call that is refused does not run: `on_reject()` answers for it, or the refusal is raised.
+        """
+
+        def wrap(function: Function) -> Function:
+            if not inspect.iscoroutinefunction(function):
+                raise Misuse(
+                    f"{function.__qualname__} is not a coroutine function: decorate it with a {self.twin}, "
+                    "which can wait in a thread"
+                )
+
+            @functools.wraps(function)
+            async def call(*args: Any, **kwargs: Any) -> Any:
+                said = labels(*args, **kwargs) if callable(labels) else labels
+                async with self.flow(control_point, said, timeout) as flow:
+                    if flow.should_run():
+                        return await function(*args, **kwargs)
+                    answer = flow.rejected(on_reject)
+                    return await answer if inspect.isawaitable(answer) else answer
+
+            return call
+
+        return wrap
+
+
+class BlockingDecorating:
+    """`decorate` for plain functions; `twin` names what is there for coroutine functions."""
+
+    twin: str
+    flow: Callable[..., Any]
+
+    def decorate(
+        self,
+        control_point: str,
+        labels: Labels = None,
+        timeout: float | None = None,
+        on_reject: Callable[[], Any] | None = None,
+    ) -> Callable[[Function], Function]:
+        """Make each call of a function a flow, ended however the call ends.
+
+        A call that is refused does not run: `on_reject()` answers for it, or the refusal is raised.
+        """
+
+        def wrap(function: Function) -> Function:
+            if inspect.iscoroutinefunction(function):
+                raise Misuse(
+                    f"{function.__qualname__} is a coroutine function: decorate it with a {self.twin}, "
+                    "for to wait here would stop its event loop"
+                )
+
+            @functools.wraps(function)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                said = labels(*args, **kwargs) if callable(labels) else labels
+                with self.flow(control_point, said, timeout) as flow:
+                    if flow.should_run():
+                        return function(*args, **kwargs)
+                    return flow.rejected(on_reject)
+
+            return call
+
+        return wrap
