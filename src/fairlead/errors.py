@@ -12,6 +12,11 @@
         CycleFound                  .cycle names every node in it
         UnknownNode                 a dependency on a node that is not there
         DuplicateNode               two nodes of one name
+      PayloadError (a ValueError)   what a job is given or returns cannot be stored as JSON; .where says which part
+      UnknownRun (a LookupError)    no run, or no job, has that id
+      StoreError                    the database of jobs
+        StoreUnavailable            it cannot be reached, or refuses for now; nothing was changed, try again
+        SchemaMismatch              its tables are of another version; the message says which command helps
       PolicyError                   a policy, planner or capacity broke its contract; names it and the ticket
       Misuse (a RuntimeError)       a call in a state that forbids it; nothing has changed
 
@@ -109,6 +114,30 @@ class UnknownNode(GraphError):
 
 class DuplicateNode(GraphError):
     """Two nodes of one name."""
+
+
+class PayloadError(FairleadError, ValueError):
+    """What a job is given or returns cannot be stored as JSON."""
+
+    def __init__(self, message: str, *, where: str = "") -> None:
+        super().__init__(message)
+        self.where = where
+
+
+class UnknownRun(FairleadError, LookupError):
+    """No run, or no job, has that id."""
+
+
+class StoreError(FairleadError):
+    """The database of jobs cannot be used."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached, or refuses for now; nothing was changed."""
+
+
+class SchemaMismatch(StoreError):
+    """The tables are of another version than this Fairlead needs."""
 
 
 class PolicyError(FairleadError):

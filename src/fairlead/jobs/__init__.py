@@ -1,0 +1,1 @@
+"""Durable DAGs of jobs with SLAs, planned onto executors."""

@@ -1,0 +1,70 @@
+"""The tasks a process knows: functions by name, with how they are run."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlead.config import seconds, shown, whole
+from fairlead.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+DEFAULT_EXECUTOR = "default"
+MOST_RETRIES = 1000
+
+
+class Task(NamedTuple):
+    """A function that jobs may call; only what is registered can be called."""
+
+    name: str
+    fn: Callable[..., Any]
+    executor: str = DEFAULT_EXECUTOR
+    estimate: float | None = None  # None: learned from history
+    retries: int = 0
+    retry_delay: float = 1.0
+    timeout: float | None = None
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it runs on the event loop; else on a thread or in a process."""
+        return inspect.iscoroutinefunction(self.fn)
+
+
+def named(value: Any, what: str) -> str:
+    """Read a name of a task, an executor or the like."""
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        raise ConfigError(
+            f"{what} must be 1 to 64 of the letters A-Z a-z 0-9 _ . -; got {shown(value)}"
+        )
+    return value
+
+
+def task_of(
+    fn: Callable[..., Any],
+    *,
+    name: str | None = None,
+    executor: str = DEFAULT_EXECUTOR,
+    estimate: Any = None,
+    retries: int = 0,
+    retry_delay: Any = "1s",
+    timeout: Any = None,
+) -> Task:
+    """Read the options of a task; everything wrong is said at once it is declared."""
+    if not callable(fn):
+        raise ConfigError(f"a task must be a function; got {shown(fn)}")
+    called = named(getattr(fn, "__name__", None) if name is None else name, "the name of a task")
+    if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+        raise ConfigError(f"task {called!r} is a generator; a task returns its result once")
+    return Task(
+        called,
+        fn,
+        named(executor, f"executor of task {called!r}"),
+        None if estimate is None else seconds(estimate, f"estimate of task {called!r}", zero=True),
+        whole(retries, f"retries of task {called!r}", 0, MOST_RETRIES),
+        seconds(retry_delay, f"retry_delay of task {called!r}", zero=True),
+        None if timeout is None else seconds(timeout, f"timeout of task {called!r}"),
+    )

@@ -1,0 +1,219 @@
+"""What every store can do: the memory of runs and jobs, and the only judge of time.
+
+**One transaction, one truth.**  A submission, a batch of claims and a batch of endings are one transaction each.  With
+an ending go the counting down of what waits for it, the skipping of what never will run, the run's own state, and a
+line of *news* for the scheduler of another process.  Nothing is deleted before it has ended and retention has passed.
+
+**Locks.**  Rows of runs are locked before rows of jobs, runs in order of their numbers; rows of jobs are touched under
+their run's lock, or by a claim that skips what is locked.  So nothing deadlocks.
+
+**Fences.**  An active job belongs to whoever claimed it with that fence.  A worker lives by its heartbeat; `bury` removes
+the silent ones, and their jobs are then nobody's (`orphans`).  A claim needs the scheduler's lease (`epoch`).
+
+**Errors.**  `StoreUnavailable` if the database cannot be reached or refuses for reasons that pass (also a full disk:
+nothing was changed); calls may then be repeated.  Anything else is a bug.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fairlead.jobs.records import (
+        Beat,
+        Claim,
+        Claimed,
+        Ending,
+        Finished,
+        Id,
+        JobRow,
+        Missed,
+        NewRun,
+        News,
+        ReadyJob,
+        RunningJob,
+        RunRow,
+        Schedule,
+        Submitted,
+        WorkerRow,
+    )
+
+
+class Store(Protocol):
+    """The contract; `tests/jobs/store_contract.py` holds every store to it."""
+
+    url: str
+
+    # Life
+
+    async def open(self) -> None:
+        """Connect, and check the schema's version; SQLite brings itself up to date, PostgreSQL says which command does."""
+
+    async def close(self) -> None:
+        """Let go of every connection; may be called twice."""
+
+    def twin(self) -> Store:
+        """Make another store of the same URL, for another thread and its loop; it is not open yet."""
+
+    def now(self) -> float:
+        """Tell the store's time, as well as it is known without asking: offset measured at open and at each beat."""
+
+    async def wait_for_news(self, timeout: float) -> bool:
+        """Sleep until a hint that something was written by another process, or until `timeout`; say whether there was one.
+
+        A hint may be lost, or come for nothing.
+        """
+
+    async def migrate(self) -> list[str]:
+        """Bring the schema up to date under a lock; tell the names of the steps taken."""
+
+    async def versions(self) -> tuple[int, int]:
+        """Tell the version of the schema in the database (0: none), and the one this Fairlead needs."""
+
+    # Submitting
+
+    async def submit(self, runs: Sequence[NewRun], connection: Any = None) -> list[Submitted]:
+        """Store runs, durably; with a `connection`, in its transaction (PostgreSQL: asyncpg or psycopg).
+
+        A key that is taken gives back the run that has it, and stores nothing.
+        """
+
+    # The scheduler
+
+    async def lead(self, process: str, lease: float) -> int | None:
+        """Become or stay the one scheduler; None if another is.  The number (epoch) grows with each change of hands."""
+
+    async def resign(self, process: str) -> None:
+        """Let another process lead at once."""
+
+    async def ready(self, after: Id | None, limit: int) -> list[ReadyJob]:
+        """Page through all that is ready, in order of (dag, node)."""
+
+    async def running(self) -> list[RunningJob]:
+        """Tell all that is active."""
+
+    async def take_news(self, process: str) -> News:
+        """Take what was written for the scheduler by other processes; what `process` wrote itself is dropped."""
+
+    async def claim(
+        self, process: str, epoch: int, claims: Sequence[Claim], *, acked: bool
+    ) -> list[Claimed]:
+        """Make ready jobs active, in one conditional statement; what somebody else has, or is locked, is left out.
+
+        `acked`: the worker is in this process and starts it at once.  The run becomes active with its first job.
+        Results come in the order of `claims`.
+        """
+
+    async def finish(self, process: str, endings: Sequence[Ending]) -> Finished:
+        """Apply endings whose fence still holds; unblock, skip, and end runs, in one transaction."""
+
+    async def orphans(self, ack: float) -> list[RunningJob]:
+        """Tell active jobs whose worker is not known any more, or that were not acknowledged within `ack` seconds."""
+
+    async def workers(self) -> list[WorkerRow]:
+        """Tell all workers."""
+
+    async def bury(self, workers: Sequence[int]) -> list[int]:
+        """Forget those of these workers whose lease has run out; tell which."""
+
+    async def executors(self) -> set[str]:
+        """Tell every executor that was ever registered."""
+
+    # Workers
+
+    async def register(
+        self, name: str, process: str, executors: Mapping[str, int], lease: float
+    ) -> dict[str, int]:
+        """Make one worker per executor; tell their numbers."""
+
+    async def beat(self, workers: Sequence[int], lease: float) -> Beat:
+        """Renew the leases of workers of one process, and hear what to cancel."""
+
+    async def fetch(self, workers: Sequence[int]) -> list[Claimed]:
+        """Take over (acknowledge) what was claimed for these workers and not acknowledged yet."""
+
+    async def drain(self, workers: Sequence[int]) -> None:
+        """Ask that nothing more be claimed for these workers."""
+
+    async def retire(self, workers: Sequence[int]) -> None:
+        """Forget these workers at once; what they still run is orphaned."""
+
+    # Operations
+
+    async def run(self, dag: int) -> RunRow | None:
+        """Find a run, also in the archive."""
+
+    async def find(self, tenant: str, key: str) -> int | None:
+        """Find a run by its key, also in the archive."""
+
+    async def runs(
+        self, *, state: str | None = None, tenant: str | None = None, before: int | None = None, limit: int = 50
+    ) -> list[RunRow]:
+        """List runs, newest first."""
+
+    async def jobs(self, dag: int) -> list[JobRow]:
+        """List a run's jobs in order, also of an archived one."""
+
+    async def cancel(self, dag: int) -> bool:
+        """Cancel what has not started and ask what runs to stop; False if the run has ended."""
+
+    async def pause(self, dag: int) -> bool:
+        """Suspend what has not started; False if the run has ended."""
+
+    async def resume(self, dag: int) -> bool:
+        """Undo a pause; False if it was not paused."""
+
+    async def retry(self, dag: int) -> bool:
+        """Give every job of an ended run that did not complete fresh attempts; False if there is none or it runs."""
+
+    async def set_sla(self, dag: int, soft: float | None, hard: float | None, node: int | None = None) -> bool:
+        """Change the SLAs of a run and of the jobs that have none of their own, or of one job; False if there is none."""
+
+    async def states(self) -> dict[str, int]:
+        """Count jobs by state."""
+
+    async def oldest_ready(self) -> float | None:
+        """Tell since when the oldest ready job has been ready."""
+
+    # Upkeep
+
+    async def missed(self) -> list[Missed]:
+        """Mark SLAs that have been missed since the last look, each once, and tell them."""
+
+    async def unannounced(self, limit: int) -> list[RunRow]:
+        """Tell ended runs whose end was not announced yet."""
+
+    async def announced(self, dags: Sequence[int]) -> None:
+        """Note that the ends of these runs were announced."""
+
+    async def archive(self, before: float, limit: int) -> int:
+        """Move runs that ended before a time to the archive; tell how many."""
+
+    async def estimates(self) -> dict[str, tuple[float, int]]:
+        """Tell what was learned of tasks: mean seconds and how many runs it is from."""
+
+    async def learn(self, estimates: Mapping[str, tuple[float, int]]) -> None:
+        """Store what was learned."""
+
+    async def settings(self) -> dict[str, str]:
+        """Tell what was set at run time, such as "planner" or "planner.ocr"."""
+
+    async def set_setting(self, name: str, value: str | None) -> None:
+        """Set something at run time, or with None unset it."""
+
+    async def schedules(self) -> list[Schedule]:
+        """List schedules by name."""
+
+    async def put_schedule(self, schedule: Schedule) -> None:
+        """Add or replace a schedule; its cursor is kept if it was there."""
+
+    async def drop_schedule(self, name: str) -> bool:
+        """Remove a schedule; False if there is none."""
+
+    async def fire(self, name: str, tick: float, run: NewRun | None) -> Submitted | None:
+        """Submit a schedule's run for a tick and move its cursor, in one transaction; None if that tick was dealt with.
+
+        Without a run the tick is only passed over.
+        """
