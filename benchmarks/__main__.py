@@ -1,4 +1,4 @@
-"""python -m benchmarks [tasks gate memory gateway flows] [--rounds N] [--quick] [--json FILE] [--docs]"""
+"""python -m benchmarks [tasks gate memory gateway flows jobs] [--rounds N] [--quick] [--json FILE] [--docs]"""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks import flows, flows_figures, gate, gateway, gateway_figures, memory, tasks
+from benchmarks import (
+    flows,
+    flows_figures,
+    gate,
+    gateway,
+    gateway_figures,
+    jobs,
+    jobs_figures,
+    memory,
+    tasks,
+)
 from benchmarks.figures import Chapter
 from benchmarks.harness import Result, Table, run
 from benchmarks.report import markdown, plain, summary
@@ -26,12 +36,15 @@ SUITES: dict[str, Callable[[Sizes], Iterator[Table]]] = {
     "memory": memory.tables,
     "gateway": gateway.tables,
     "flows": flows.tables,
+    "jobs": jobs.tables,
 }
 CHAPTERS: dict[str, Chapter] = {
-    one.suite: one for one in (gateway_figures.CHAPTER, flows_figures.CHAPTER)
+    one.suite: one
+    for one in (gateway_figures.CHAPTER, flows_figures.CHAPTER, jobs_figures.CHAPTER)
 }
 PACKAGES = (
-    "uvloop anyio aiometer aiolimiter aiojobs uvicorn httptools aiohttp slowapi limits redis grpcio"
+    "uvloop anyio aiometer aiolimiter aiojobs uvicorn httptools aiohttp slowapi limits redis grpcio "
+    "asyncpg psycopg pgqueuer procrastinate huey"
 ).split()
 
 

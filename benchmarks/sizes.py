@@ -20,6 +20,8 @@ class Sizes:
     memory: int = 1_000_000  # units of work that wait
     load: float = 1.0  # seconds that a server is under load, per case and round
     storm: float = 5.0  # seconds of overload
+    jobs: int = 10_000  # stored and drained, a tenth for the slowest peers
+    stored: int = 1_000_000  # ready jobs that a service finds when it starts
     plot: str = "docs/gateway-overload.svg"  # drawn by the overload, if named
 
 
@@ -36,5 +38,7 @@ QUICK = Sizes(
     memory=100_000,
     load=0.3,
     storm=1.5,
+    jobs=1_000,
+    stored=20_000,
     plot="",
 )

@@ -2,6 +2,7 @@
 
     FairleadError
       ConfigError (a ValueError)    wrong at construction: a bad number, duration, name or file
+        BadFile                     a DAG file; .lines says everything that is wrong, with line and column
       Refused                       the gate said no; carries .ticket, .reason, .retry_after, .status_hint
         QueueFull 429               the queue is at its limit; .current and .maximum
         WaitedTooLong 408           the wait (or a drain) passed its limit
@@ -39,6 +40,18 @@ class FairleadError(Exception):
 
 class ConfigError(FairleadError, ValueError):
     """A setting that cannot be used."""
+
+
+class BadFile(ConfigError):
+    """A DAG file with mistakes in it."""
+
+    MOST_LINES = 20
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        more = len(lines) - self.MOST_LINES
+        rest = [f"... and {more} more"] if more > 0 else []
+        super().__init__("\n".join([*lines[: self.MOST_LINES], *rest]))
+        self.lines = tuple(lines)
 
 
 class Refused(FairleadError):
@@ -99,11 +112,18 @@ class GraphError(FairleadError, ValueError):
     """A DAG that cannot run."""
 
 
+def _ends(cycle: Sequence[str]) -> Sequence[str]:
+    """Leave out the middle of a ring that no line can bear."""
+    if len(cycle) <= 20:
+        return cycle
+    return [*cycle[:10], f"... {len(cycle) - 20:,} more ...", *cycle[-10:]]
+
+
 class CycleFound(GraphError):
     """Nodes that wait for each other in a ring."""
 
     def __init__(self, cycle: Sequence[str]) -> None:
-        ring = " → ".join([*cycle, cycle[0]])
+        ring = " → ".join([*_ends(cycle), cycle[0]])
         super().__init__(f"the DAG has a cycle: {ring}; remove one of these dependencies")
         self.cycle = tuple(cycle)
 

@@ -17,7 +17,8 @@ class Listening(CheckedGate):
 
     def _admit(self, ticket: Ticket) -> Hashable | None:
         refusal = super()._admit(ticket)
-        self.told[ticket] = FULL if refusal is STOP and self._full else refusal
+        full = self._full and not self._lasts  # a STOP that lasts is remembered as well
+        self.told[ticket] = FULL if refusal is STOP and full else refusal
         return refusal
 
 

@@ -172,6 +172,25 @@ class GateMachine(RuleBasedStateMachine):
             self.do(lambda: self.gate.offer(self.tickets[-1], self.now), step=step)
             assert ticket.state is not State.NEW
 
+    @rule(step=STEPS, specs=st.lists(TICKET, min_size=1, max_size=8))
+    def enlist(self, step, specs):
+        tickets = [Ticket(len(self.tickets) + place, **spec) for place, spec in enumerate(specs)]
+        for ticket in tickets:
+            ticket.wait_until += self.now + step
+            ticket.hold_until += self.now + step
+            if not self.preempting:
+                ticket.can_preempt = ticket.evictable = False
+        self.tickets += tickets
+        self.do(lambda: self.gate.enlist(tickets, self.now), step=step)
+        assert all(ticket.state is not State.NEW for ticket in tickets)
+
+    @precondition(lambda self: self.gate.holders)
+    @rule(step=STEPS, chosen=st.lists(st.integers(0, 99), min_size=1, max_size=4))
+    def finish_all(self, step, chosen):
+        holders = list(self.gate.holders)
+        tickets = [holders[number % len(holders)] for number in chosen]
+        self.do(lambda: self.gate.finish_all(tickets, self.now), step=step)
+
     @precondition(lambda self: self.gate.holders)
     @rule(
         step=STEPS,

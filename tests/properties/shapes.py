@@ -14,8 +14,13 @@ from fairlead.capacities import (
     TokenBucket,
 )
 from fairlead.capacities.load import LoadBucket
+from fairlead.capacities.quotas import Quotas
 from fairlead.core import Capacity, Policy, Ticket
 from fairlead.policies import FIFO, Aging, Classes, FairQueue, Level, Planner
+from fairlead.policies.elders import Elders
+from fairlead.policies.lines import Lines
+from fairlead.policies.ranked import Ranked, Ranking
+from fairlead.policies.ratio import Ratio, RatioRanking
 
 
 class ShortestFirst(Policy):
@@ -38,6 +43,22 @@ def limiting(rate: float, until: float = inf) -> LoadBucket:
 
 def by_deadline(waiting, now):
     return sorted(waiting, key=lambda ticket: ticket.deadline)
+
+
+class Urgent(Ranking):
+    """A score that rises by one each second from five seconds before the deadline on."""
+
+    def standing(self, ticket: Ticket, now: float) -> tuple[int, float, int]:
+        score = max(0.0, now - ticket.deadline + 5) // 1 if ticket.deadline < inf else 0.0
+        return -ticket.rank, -score, 0
+
+    def terms(self, ticket: Ticket) -> object:
+        return ticket.rank, ticket.deadline
+
+    def changes_at(self, ticket: Ticket, now: float) -> float:
+        if ticket.deadline == inf:
+            return inf
+        return max(now // 1 + 1, ticket.deadline // 1 - 5)
 
 
 def levels(inside: Callable[[], Policy] = FIFO) -> list[Level]:
@@ -86,6 +107,14 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "fair of classes": lambda: FairQueue("workload", inside=lambda key: Classes(*levels())),
     "fair of keys": lambda: FairQueue("tenant", inside=ShortestFirst),
     "planner": lambda: Planner(by_deadline),
+    "ranked": lambda: Ranked(Urgent()),
+    "ratio": lambda: Ratio(RatioRanking()),
+    "fair of ranked": lambda: FairQueue("workload", inside=lambda key: Ranked(Urgent())),
+    "elders of keys": lambda: Elders(ShortestFirst(), 4.0, budget=2),
+    "lines of elders of fair of ranked": lambda: Lines(
+        "pool",
+        lambda key: Elders(FairQueue("tenant", inside=lambda key: Ranked(Urgent())), 4.0),
+    ),
     "classes of planners": lambda: Classes(*levels(lambda: Planner(by_deadline))),
 }
 
@@ -105,6 +134,7 @@ CAPACITIES: dict[str, Callable[[], Capacity]] = {
     "leased tokens per tenant, cut off": lambda: lent_tokens(by=tenant),
     "leased slots, cut off": lent_slots,
     "pools": lambda: Pools({"ocr": 2, "gpu": 1}),
+    "quotas": lambda: Quotas("tenant", {"a": 2, "b": 1}),
     "slots and bucket per tenant": lambda: Both(Slots(3), TokenBucket(0.5, burst=3, by=tenant)),
     "reserved and in flight": lambda: Both(
         InFlight(3, by=tenant), Reserved(4, (0, 1, 1), linger=1.0)

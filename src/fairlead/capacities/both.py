@@ -35,6 +35,8 @@ class Both(Capacity):
         self.parts = parts
         self.scoped = any(part.scoped for part in parts)
         self.watches = any(part.watches for part in parts)
+        self.lasts = type(self) is Both and all(part.lasts for part in parts)
+        *self._others, self._last = parts
         self.report_to(self.opened)
 
     def report_to(self, opened: list[Hashable]) -> None:
@@ -56,6 +58,19 @@ class Both(Capacity):
             elif refusal is not None and (told is None or told is STOP):
                 told = refusal
         return told
+
+    def admit(self, ticket: Ticket, now: float) -> Hashable | None:
+        last, others = self._last, self._others
+        for part in others:
+            if part.refusal(ticket, now) is not None:
+                return self.refusal(ticket, now)
+        if last.admit(ticket, now) is not None:  # nothing is taken yet
+            return self.refusal(ticket, now)
+        full = last.full
+        for part in others:
+            full |= part.take(ticket, now) is True
+        self.full = full
+        return None
 
     def take(self, ticket: Ticket, now: float) -> bool:
         full = False

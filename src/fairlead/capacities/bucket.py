@@ -44,6 +44,8 @@ class TokenBucket(Capacity):
     >>> per_minute = TokenBucket(1.0, burst=60, interval=60.0)
     """
 
+    lasts = True
+
     def __init__(
         self,
         rate: float,
@@ -95,8 +97,11 @@ class TokenBucket(Capacity):
         bucket = self._buckets.get(key)
         if bucket is None:
             return now
-        needed = min(cost, self.burst)  # more than the burst is in order only with the debt rule
         level, at, used_at = bucket
+        if level >= cost:
+            return now
+        # More than the burst is in order only with the debt rule.
+        needed = cost if cost < self.burst else self.burst
         if level >= needed:
             return now
         if self.interval is None:
@@ -104,7 +109,8 @@ class TokenBucket(Capacity):
         else:
             fills = ceil((needed - level) / (self.rate * self.interval))
             filled_at = at + fills * self.interval
-        return min(filled_at, used_at + self.max_idle_time)
+        idle_at = used_at + self.max_idle_time
+        return filled_at if filled_at < idle_at else idle_at
 
     def refusal(self, ticket: Ticket, now: float, without: Ticket | None = None) -> Hashable | None:
         key = self._key(ticket)
@@ -116,6 +122,20 @@ class TokenBucket(Capacity):
             return None
         return self._scope(key)
 
+    def admit(self, ticket: Ticket, now: float) -> Hashable | None:
+        by, cost = self._by, ticket.cost  # in one step, for benchmarks/flows.py
+        key = self.name if by is None else by(ticket)
+        if key is None:
+            return None
+        if cost > self.burst and self.oversize == "refuse":
+            return NEVER
+        if self._possible_at(key, cost, now) > now:
+            return STOP if by is None else (self.name, key)
+        self._draw(key, cost, now)
+        if by is not None:
+            self._drop_idle(now)
+        return None
+
     def ready_at(self, ticket: Ticket, now: float, scope: Hashable) -> float:
         return self._possible_at(self._key(ticket), ticket.cost, now)
 
@@ -123,7 +143,8 @@ class TokenBucket(Capacity):
         key = self._key(ticket)
         if key is not None:
             self._draw(key, ticket.cost, now)
-            self._drop_idle(now)
+            if self._by is not None:
+                self._drop_idle(now)
 
     def give(self, ticket: Ticket, now: float) -> None:
         """Tokens are used up by starting; nothing comes back at the end."""
@@ -188,10 +209,12 @@ class TokenBucket(Capacity):
 
     def _draw(self, key: Hashable, cost: float, now: float) -> None:
         bucket = self._buckets.pop(key, None)  # put back last: the dict is in order of use
-        level, at = (self.burst, now) if bucket is None else self._filled(bucket, now)
-        if self.delay_initial_fill and cost > 0 and level >= self.burst:
+        burst = self.burst
+        level, at = (burst, now) if bucket is None else self._filled(bucket, now)
+        if self.delay_initial_fill and cost > 0 and level >= burst:
             at = now + self._time_to_fill()
-        self._buckets[key] = (min(self.burst, level - cost), at, now)
+        level -= cost
+        self._buckets[key] = (level if level < burst else burst, at, now)
 
     def _time_to_fill(self) -> float:
         """Tell how long after a draw from a full bucket to count fills from, if they are delayed."""
@@ -204,7 +227,9 @@ class TokenBucket(Capacity):
         if used_at + self.max_idle_time <= now:
             return self.burst, now
         if self.interval is None:
-            return min(self.burst, level + max(0.0, now - at) * self.rate), max(now, at)
+            if now > at:
+                level, at = level + (now - at) * self.rate, now
+            return level if level < self.burst else self.burst, at
         fills = max(0, floor((now - at) / self.interval))
         # The division may round across an edge; the edges themselves are what `ready_at` promises.
         while at + (fills + 1) * self.interval <= now:
@@ -216,8 +241,6 @@ class TokenBucket(Capacity):
 
     def _drop_idle(self, now: float) -> None:
         buckets = self._buckets
-        if len(buckets) == 1:
-            return  # the one just used
         for key in list(islice(buckets, 2)):
             if self._filled(buckets[key], now)[0] >= self.burst:
                 del buckets[key]

@@ -22,6 +22,8 @@ class InFlight(Capacity):
     >>> per_user = InFlight(10, by=lambda ticket: ticket.tenant, expire_after=60.0)
     """
 
+    lasts = True
+
     def __init__(
         self,
         limit: float,
@@ -61,7 +63,7 @@ class InFlight(Capacity):
         return () if self._by is None or key is None else ((self.name, key),)
 
     def refusal(self, ticket: Ticket, now: float, without: Ticket | None = None) -> Hashable | None:
-        key = self._key(ticket)
+        key = self.name if self._by is None else self._by(ticket)
         if key is None:
             return None
         used = self._used.get(key, 0)
@@ -72,14 +74,14 @@ class InFlight(Capacity):
         return self._scope(key)
 
     def take(self, ticket: Ticket, now: float) -> None:
-        key = self._key(ticket)
+        key = self.name if self._by is None else self._by(ticket)
         if key is not None:
             self._used[key] = self._used.get(key, 0) + ticket.cost
-            if self.expire_after < inf:
-                ticket.hold_until = min(ticket.hold_until, now + self.expire_after)
+            if self.expire_after < inf and now + self.expire_after < ticket.hold_until:
+                ticket.hold_until = now + self.expire_after
 
     def give(self, ticket: Ticket, now: float) -> None:
-        key = self._key(ticket)
+        key = self.name if self._by is None else self._by(ticket)
         if key is not None:
             # Holders that cost nothing leave no trace: the key may be gone, and theirs was no part of it.
             left = self._used.get(key, 0) - ticket.cost

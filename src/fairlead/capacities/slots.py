@@ -33,10 +33,6 @@ class Slots(Capacity):
             )
         self.total = total
 
-    def __init_subclass__(cls) -> None:
-        if "admit" not in cls.__dict__:
-            cls.admit = Capacity.admit  # type: ignore[method-assign]  # whatever it overrides is asked
-
     def admit(self, ticket: Ticket, now: float) -> Hashable | None:
         used, total = self.used + 1, self.total  # in one step, for benchmarks/gate.py
         if used > total:

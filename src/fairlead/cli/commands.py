@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fairlead import __version__
+from fairlead.cli.db import db
 from fairlead.cli.flows import flows
 from fairlead.cli.gateway import config, gateway
+from fairlead.cli.jobs import jobs
+from fairlead.cli.worker import worker
 from fairlead.errors import FairleadError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Plain help: rich would take longer to load than to read it.
-application = typer.Typer(
-    name="fairlead",
-    help="Who goes next, and is there room?",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-application.add_typer(gateway, name="gateway")
-application.add_typer(config, name="config")
-application.add_typer(flows, name="flows")
+DOORS = {
+    "gateway": gateway,
+    "config": config,
+    "flows": flows,
+    "jobs": jobs,
+    "db": db,
+}
 
 
 def run(args: Sequence[str]) -> int:
     """Read a command line and carry it out; a mistake in it is told in one line."""
-    command = typer.main.get_command(application)
+    command = typer.main.get_command(_application(args))
     try:
         code = command.main(list(args), prog_name="fairlead", standalone_mode=False)
     except typer.Abort:
@@ -44,6 +44,27 @@ def run(args: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _application(args: Sequence[str]) -> typer.Typer:
+    """Put the command line together; of a door that is not named only its name, for each option takes time to read."""
+    # Plain help: rich would take longer to load than to read it.
+    application = typer.Typer(
+        name="fairlead",
+        help="Who goes next, and is there room?",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    application.callback(invoke_without_command=True)(root)
+    application.command()(demo)
+    application.command()(worker)
+    everything = "_FAIRLEAD_COMPLETE" in os.environ  # a shell asks what may come next
+    for name, door in DOORS.items():
+        wanted = everything or name in args
+        named = door if wanted else typer.Typer(help=door.info.help, rich_markup_mode=None)
+        application.add_typer(named, name=name)
+    return application
+
+
 def _mistake(message: str) -> int:
     line = " ".join(message.split()) or "there is nothing to do"
     typer.echo(f"fairlead: {line} (see fairlead --help)", err=True)
@@ -56,7 +77,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@application.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
     version: Annotated[
@@ -68,7 +88,6 @@ def root(
         typer.echo(context.get_help())
 
 
-@application.command()
 def demo(
     seconds: Annotated[
         float, typer.Option(min=0.5, max=600, help="How long work arrives, under each policy.")

@@ -28,6 +28,8 @@ class Halt(Enum):
     FULL = "nobody at all"
     NEVER = "this ticket can never fit"
 
+    __hash__ = object.__hash__  # that of an enum runs Python code: benchmarks/flows.py
+
 
 STOP, FULL, NEVER = Halt
 
@@ -56,6 +58,7 @@ class Capacity:
     watches = False  # does it want enter() and leave()?
     gated = False  # True: it has a gate, and can have no other
     full = False  # did the last admission leave room for nobody?
+    lasts = False  # does a STOP stand until `ready_at`, unless something is in `opened` before?
     opened: list[
         Hashable
     ]  # scopes that gained room since the gate last looked; FULL in it: any scope
@@ -65,6 +68,13 @@ class Capacity:
         self = super().__new__(cls)
         self.opened = []
         return self
+
+    def __init_subclass__(cls) -> None:
+        # A step that joins others is not inherited, nor a promise: whatever a subclass overrides is asked.
+        if "admit" not in cls.__dict__:
+            cls.admit = Capacity.admit  # type: ignore[method-assign]
+        if "lasts" not in cls.__dict__:
+            cls.lasts = False
 
     def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
         """Name the scopes that may refuse this ticket; asked once, at offer."""

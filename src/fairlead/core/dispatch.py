@@ -46,7 +46,9 @@ class Dispatcher:
         self.late = 0  # finishes of tickets that held nothing any more
         self.holders: dict[Ticket, bool] = {}  # watched (see `_watch`) or not
         self._seq = 0
-        self._full = False  # it refused everybody; only give, adjust or time can change that
+        # Nobody who waits can start, until something is given, adjusted or due; or, where a STOP lasts, until one
+        # comes who ranks first, or one leaves.
+        self._full = False
         self._admitted: Ticket | None = None  # has room, and `pick` has yet to return it
         self._untold: list[Ticket] = []  # changed by a verb that then failed; told by the next one
         self._scopes = Scopes(policy, capacity, reserve_after)
@@ -58,7 +60,9 @@ class Dispatcher:
         # Fixed for good, and asked for every ticket: benchmarks/gate.py.
         self._scoped, self._watches = capacity.scoped, capacity.watches
         self._charges = policy.charges
-        self._all_skip = policy.shortcut and type(policy).skips is Policy.skips
+        self._lasts = capacity.lasts and not capacity.scoped
+        plain = policy.shortcut and type(policy).skips is Policy.skips
+        self._all_skip = plain or not policy.withholds
         self._grounds: dict[Hashable, None] = {}  # the scopes in which it changed
         self._preemptors = 0  # waiting tickets that may evict, claims among them
         self._asker = self._admit  # bound once, not for each dispatch
@@ -77,12 +81,14 @@ class Dispatcher:
     def _arrive(self, now: float, own: Ticket | None = None) -> list[Ticket]:
         """Bring the gate to `now`, letting what was due before happen at its own time; tell of all but the caller's."""
         changed, self._untold = self._untold, []
-        self._since = max(self.now, min(self.due, now))
+        due = self.due if self.due < now else now
+        self._since = due if due > self.now else self.now
         if now > self.due:
             while (at := self.next_wakeup(self.now)) < now:
                 self.now = max(at, self.now)
                 self._settle(self.now, changed)
-        self.now = max(self.now, now)  # in this order: what is no time at all is no step
+        if now > self.now:  # what is no time at all is no step
+            self.now = now
         if own is not None and own in changed:
             changed.remove(own)
         return changed
@@ -93,7 +99,9 @@ class Dispatcher:
             if self.due <= now:
                 for scope in self._scopes.ripe(now):
                     self._full = False
-                    self._scopes.open(scope, now)
+                    if scope is not STOP and scope is not FULL:
+                        self._scopes.open(scope, now)
+                self.due = min(self._scopes.soonest(), self._deadlines.soonest())
             if self.waiting:
                 self._dispatch(now, changed)
             elif self.capacity.opened:
@@ -144,17 +152,13 @@ class Dispatcher:
 
     # Waiting
 
-    def _admit_past(self, ticket: Ticket, now: float, changed: list[Ticket]) -> Hashable | None:
-        """Ask for room for a ticket that starts past the policy, which accounts for it."""
-        capacity = self.capacity
-        refusal = capacity.refusal(ticket, now)
-        if refusal is None:
-            try:
-                self.policy.charge(ticket, ticket.cost, now)  # first: it may find the ticket wrong
-            except Exception as error:
-                self._blame("charge", ticket, error, changed)
-            capacity.full = capacity.take(ticket, now) is True
-        return refusal
+    def _take_back(
+        self, ticket: Ticket, now: float, error: Exception, changed: list[Ticket]
+    ) -> NoReturn:
+        """The policy could not account for a ticket that was to start past it."""
+        self.capacity.give(ticket, now)
+        self.capacity.refund(ticket, ticket.cost, now)
+        self._blame("charge", ticket, error, changed)
 
     def _blame(
         self, deed: str, ticket: Ticket, error: Exception, changed: list[Ticket]
@@ -171,10 +175,12 @@ class Dispatcher:
             self._rouse(ticket.scopes)  # the room on its way to it has no taker any more
         else:
             self.policy.remove(ticket, now)
+            if self._lasts:
+                self._full = False  # it may be the one who was refused
         ticket.state = state
         self._stopped_waiting(ticket, now)
 
-    def _retract(self, ticket: Ticket, now: float, error: FairleadError) -> None:
+    def _retract(self, ticket: Ticket, now: float, error: Exception) -> None:
         """The policy failed while its ticket was offered: take the ticket out again."""
         if ticket.state is WAITING:
             self._drop(ticket, REFUSED, now)
@@ -266,12 +272,16 @@ class Dispatcher:
             self._refuse(ticket, now)
             self._admitted = ticket  # to be taken out of the queue, though not to be started
             return None
-        self.due = min(self.due, self._scopes.expect(refusal, ticket, now))
+        soonest = self._scopes.expect(refusal, ticket, now)
+        if soonest < self.due:
+            self.due = soonest
         if refusal is FULL:
             self._full = True
             return STOP
         if refusal is not STOP:
             self._scopes.close(refusal, ticket, now)
+        elif self._lasts and self.policy.steady:
+            self._full = True
         return refusal
 
     def _undo(self, now: float, changed: list[Ticket]) -> None:

@@ -112,12 +112,13 @@ class Gate(Dispatcher):
             self._outranks(ticket, now) if self.waiting else self._all_skip or self._skips(ticket)
         ):
             capacity = self.capacity
-            refusal = (
-                self._admit_past(ticket, now, changed)
-                if self._charges
-                else capacity.admit(ticket, now)
-            )
+            refusal = capacity.admit(ticket, now)
             if refusal is None:
+                if self._charges:
+                    try:
+                        self.policy.charge(ticket, ticket.cost, now)
+                    except Exception as error:  # it may find the ticket wrong
+                        self._take_back(ticket, now, error, changed)
                 self._full = capacity.full
                 ticket.state = RUNNING
                 ticket.started_at = now
@@ -129,7 +130,7 @@ class Gate(Dispatcher):
                     return [other for other in changed if other is not ticket]
                 return changed
         try:
-            self.policy.push(ticket, now)
+            behind = self.policy.push(ticket, now)
         except Exception as error:
             self._blame("queue", ticket, error, changed)
         ticket.state = WAITING
@@ -143,6 +144,8 @@ class Gate(Dispatcher):
             self._rouse(ticket.scopes)
         if self._closed:
             self._scopes.reopen(ticket, now)
+        if self._lasts and not behind:
+            self._full = False
         if not self._full or self._hunting or self.due <= now:
             try:
                 self._settle(now, changed)
@@ -158,6 +161,65 @@ class Gate(Dispatcher):
         if changed and ticket in changed:
             changed.remove(ticket)
         return changed
+
+    def enlist(self, tickets: Iterable[Ticket], now: float) -> Sequence[Ticket]:
+        """Ask for a turn for many at once: all wait, then the best start.  Its own tickets are told with the others.
+
+        If this raises, none of them waits anywhere or holds anything.
+        """
+        tickets = list(tickets)
+        if any(ticket.state is not NEW for ticket in tickets) or len(set(tickets)) < len(tickets):
+            raise Misuse("a ticket was offered before; make a new ticket for each turn")
+        changed = self._arrive(now)
+        now = self.now
+        for ticket in tickets:
+            if self._scoped:
+                ticket.scopes = self.capacity.scopes(ticket)
+            self._seq = ticket.seq = self._seq + 1
+            if ticket.arrived_at == UNSET:
+                ticket.arrived_at = now
+            try:
+                self.policy.push(ticket, now)
+            except Exception as error:
+                self._recant(tickets, now, error)
+                self._blame("queue", ticket, error, changed)
+            ticket.state = WAITING
+            self.waiting += 1
+            if self._watches:
+                self.capacity.enter(ticket, now)
+            if ticket.wait_until < inf:
+                self._remember(ticket.wait_until, ticket)
+            if ticket.can_preempt:
+                self._preemptors += 1
+                self._rouse(ticket.scopes)
+            if self._closed:
+                self._scopes.reopen(ticket, now)
+        if self._lasts:
+            self._full = False
+        try:
+            self._settle(now, changed)
+            if self.policy.limited:
+                self._turn_away(tickets, now, changed)
+        except FairleadError as error:
+            self._recant(tickets, now, error)
+            raise
+        return changed
+
+    def _turn_away(self, tickets: list[Ticket], now: float, changed: list[Ticket]) -> None:
+        """Of those enlisted, the last beyond a limit are refused."""
+        for ticket in reversed(tickets):
+            if ticket.state is WAITING and ticket not in self._claims:
+                limit = self.policy.overflow(ticket)
+                if limit is not None:
+                    self._drop(ticket, REFUSED, now)
+                    ticket.reason = limit
+                    changed.append(ticket)
+        self._settle(now, changed)
+
+    def _recant(self, tickets: list[Ticket], now: float, error: Exception) -> None:
+        for ticket in tickets:
+            self._retract(ticket, now, error)
+            ticket.state = REFUSED
 
     def _skips(self, ticket: Ticket) -> bool:
         try:
@@ -199,10 +261,11 @@ class Gate(Dispatcher):
             self._release(ticket, now, outcome, spent)
         else:
             self.capacity.give(ticket, now)
-            self._full = False
+            if not self._lasts or self.capacity.opened:
+                self._full = False
         if ticket.state is RUNNING:
             ticket.state = DONE
-        if self.waiting:
+        if self.waiting and (not self._full or self._hunting):
             if self.due > now and not self._hunting:
                 self._dispatch(now, changed)  # all that `_settle` does, if nothing else is due
                 if self.due > now and (self._full or not self.policy.timed) and not self._hunting:
@@ -213,6 +276,29 @@ class Gate(Dispatcher):
         elif self.capacity.opened:
             self.capacity.opened.clear()
         return changed
+
+    def finish_all(
+        self, tickets: Iterable[Ticket], now: float, outcome: Outcome = Outcome.OK
+    ) -> Sequence[Ticket]:
+        """End the work of many: all their room is given back, then the best start."""
+        tickets = list(tickets)
+        changed = self._arrive(now)
+        now = self.now
+        for ticket in tickets:
+            watched = self.holders.pop(ticket, GONE)
+            if watched is GONE:
+                self.late += 1
+                continue
+            if watched or outcome is not OK:
+                self._release(ticket, now, outcome, None)
+            else:
+                self.capacity.give(ticket, now)
+            if ticket.state is RUNNING:
+                ticket.state = DONE
+        self._full = False
+        self._settle(now, changed)
+        own = set(tickets)
+        return [ticket for ticket in changed if ticket not in own]
 
     def withdraw(self, tickets: Iterable[Ticket], now: float) -> Sequence[Ticket]:
         """Stop waiting, one or many with one dispatch; tickets that do not wait are left alone."""

@@ -32,11 +32,16 @@ class Policy:
 
     name = ""
     shortcut = True  # False: the policy may withhold, so even a lone newcomer has to be picked
+    withholds = True  # False: skips() is always True
+    steady = False  # True: who is first changes by verbs only, never as time passes
     charges = False  # True: charge() matters
     timed = False  # True: wakes_at() matters
     limited = False  # True: overflow() matters
     gated = False  # True: it has a gate, and can have no other
     nests = False  # True: there may be limits inside
+    rouses = False  # True: rouse() may be called
+    # Set by the policy this one is part of; to be called when it has something to offer though no scope has opened.
+    rouse: Callable[[], None] | None = None
 
     _lane_type: type[Lane] = KeyLane
     _limit: int | None = None
@@ -81,14 +86,15 @@ class Policy:
         """Say whether a ticket that comes now would be picked before everybody who waits; False is always right."""
         return False
 
-    def push(self, ticket: Ticket, now: float) -> None:
-        """Let a ticket wait."""
+    def push(self, ticket: Ticket, now: float) -> bool | None:
+        """Let a ticket wait.  May return True to say that it ranks after one who waited before."""
         key = self.key(ticket)
         if key != key:
             raise PolicyError(
                 f"{type(self).__name__}.key({ticket!r}) is {key!r}, which cannot be ordered"
             )
         self._insert(ticket, ticket.scopes, key)
+        return None
 
     def _insert(self, ticket: Ticket, name: Hashable, key: Any) -> None:
         lane = self._lanes.get(name)

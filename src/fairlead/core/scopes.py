@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fairlead.core.capacity import FULL, Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable
 
     from fairlead.core.capacity import Capacity
     from fairlead.core.policy import Policy
@@ -77,20 +77,22 @@ class Scopes:
         """Set the timer of a refusal, unless an earlier one is set; tell when the first of all is due."""
         at = self._capacity.ready_at(ticket, now, refusal)
         if at < self._timer_of.get(refusal, inf):
-            at = max(at, nextafter(now, inf))  # one that says "now" and refuses must not stop time
+            if at <= now:  # one that says "now" and refuses must not stop time
+                at = nextafter(now, inf)
             self._timer_of[refusal] = at
             self._count += 1
             heappush(self._timers, (at, self._count, refusal))
-        return self.soonest()
+        return self._timers[0][0] if self._timers else inf
 
     def soonest(self) -> float:
         return self._timers[0][0] if self._timers else inf
 
-    def ripe(self, now: float) -> Iterator[Hashable]:
+    def ripe(self, now: float) -> list[Hashable]:
         """Take out the scopes whose time has come."""
-        timers = self._timers
+        timers, ripe = self._timers, []
         while timers and timers[0][0] <= now:
             at, _, scope = heappop(timers)
             if self._timer_of.get(scope) == at:  # else an earlier timer has replaced it
                 del self._timer_of[scope]
-                yield scope
+                ripe.append(scope)
+        return ripe

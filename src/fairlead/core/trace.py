@@ -57,11 +57,18 @@ class Recorder(Gate):
     def _number(self, ticket: Ticket) -> int | None:
         return self._numbers.get(ticket)
 
-    def offer(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
-        fields = [(name, getattr(ticket, name)) for name in FIELDS]
+    def _described(self, ticket: Ticket) -> tuple[int, dict[str, Any]]:
         number = self._numbers.setdefault(ticket, len(self._numbers))
-        self.entries.append(("offer", now, number, dict(fields)))
+        return number, {name: getattr(ticket, name) for name in FIELDS}
+
+    def offer(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
+        self.entries.append(("offer", now, *self._described(ticket)))
         return super().offer(ticket, now)
+
+    def enlist(self, tickets: Iterable[Ticket], now: float) -> Sequence[Ticket]:
+        tickets = list(tickets)
+        self.entries.append(("enlist", now, [self._described(ticket) for ticket in tickets]))
+        return super().enlist(tickets, now)
 
     def finish(
         self,
@@ -72,6 +79,14 @@ class Recorder(Gate):
     ) -> Sequence[Ticket]:
         self.entries.append(("finish", now, self._number(ticket), outcome.value, spent))
         return super().finish(ticket, now, outcome, spent)
+
+    def finish_all(
+        self, tickets: Iterable[Ticket], now: float, outcome: Outcome = Outcome.OK
+    ) -> Sequence[Ticket]:
+        tickets = list(tickets)
+        numbers = [self._number(ticket) for ticket in tickets]
+        self.entries.append(("finish_all", now, numbers, outcome.value))
+        return super().finish_all(tickets, now, outcome)
 
     def withdraw(self, tickets: Iterable[Ticket], now: float) -> Sequence[Ticket]:
         tickets = list(tickets)
@@ -102,19 +117,27 @@ def replay(
     numbers: dict[Ticket, int] = {}
     verdicts = []
     for verb, now, *rest in entries:
-        if verb == "offer" and rest[0] not in tickets:
-            tickets[rest[0]] = ticket = make(**rest[1])
-            numbers[ticket] = rest[0]
-        if verb == "withdraw":
+        arriving = rest[0] if verb == "enlist" else [rest] if verb == "offer" else ()
+        for number, fields in arriving:
+            if number not in tickets:
+                tickets[number] = ticket = make(**fields)
+                numbers[ticket] = number
+        if verb in ("withdraw", "finish_all"):
             own = [tickets[number] for number in rest[0]]
+        elif verb == "enlist":
+            own = [tickets[number] for number, _ in rest[0]]
         else:
             own = [tickets[rest[0]]] if verb in ("offer", "finish", "commit") else []
         changed: Sequence[Ticket] = ()
         try:
             if verb == "offer":
                 changed = gate.offer(own[0], now)
+            elif verb == "enlist":
+                changed = gate.enlist(own, now)
             elif verb == "finish":
                 changed = gate.finish(own[0], now, Outcome(rest[1]), rest[2])
+            elif verb == "finish_all":
+                changed = gate.finish_all(own, now, Outcome(rest[1]))
             elif verb == "withdraw":
                 changed = gate.withdraw(own, now)
             elif verb == "adjust":
@@ -125,6 +148,6 @@ def replay(
                 changed = gate.advance(now)
         except FairleadError:
             pass
-        told = (ticket for ticket in (*own, *changed) if ticket in numbers)
+        told = dict.fromkeys(ticket for ticket in (*own, *changed) if ticket in numbers)
         verdicts.append([(numbers[ticket], ticket.state.value) for ticket in told])
     return verdicts

@@ -148,18 +148,18 @@ def digest_of(content: bytes | Problem) -> str:
     return content.message if isinstance(content, Problem) else sha256(content).hexdigest()
 
 
-def content_of(path: str) -> bytes | Problem:
+def content_of(path: str, most: int = MOST_BYTES) -> bytes | Problem:
     """Read a file; what is too large, or no file, is a problem."""
     try:
         if not stat.S_ISREG(File(path).stat().st_mode):  # opening a FIFO would wait for ever
             return Problem(0, 0, "", "is not a regular file; give the path of a YAML file")
         with File(path).open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(most + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         return Problem(0, 0, "", f"cannot be read ({reason}); check the path and its permissions")
-    if len(content) > MOST_BYTES:
-        return Problem(0, 0, "", f"is larger than {MOST_BYTES:,} bytes; is it a configuration?")
+    if len(content) > most:
+        return Problem(0, 0, "", f"is larger than {most:,} bytes; is it a configuration?")
     return content
 
 

@@ -57,11 +57,11 @@ class Counts:
             found = self.workloads.setdefault(key, Workload(name))
         return found
 
-    def accepted(self, flow: Flow) -> None:
-        """A flow may run."""
-        workload = self.workloads.get(flow.workload) or self._workload(flow.workload)
+    def accepted(self, key: Hashable, tokens: float) -> None:
+        """A flow of a workload may run."""
+        workload = self.workloads.get(key) or self._workload(key)
         workload.accepted_flows += 1
-        workload.accepted_tokens += flow.cost
+        workload.accepted_tokens += tokens
 
     def waited(self, flow: Flow, bump: float) -> None:
         """An accepted flow had waited; it was admitted `bump` tokens earlier than in order of arrival."""

@@ -80,6 +80,7 @@ def _nested(make: Callable[[], Policy]) -> Callable[[Hashable], Policy]:
         return make()
 
     inside.withholds = False  # type: ignore[attr-defined]
+    inside.steady = True  # type: ignore[attr-defined]
     return inside
 
 
@@ -179,14 +180,15 @@ class Point:
 
     def prepare(self, flow: Flow, now: float) -> None:
         """Read what a flow asks with."""
-        said = self.resolver.parameters(flow.labels)
+        resolver = self.resolver
+        said = resolver.always or resolver.parameters(flow.labels)
         flow.point = self
         flow.cost = said.tokens
         flow.workload = said.workload
         timeout = flow.timeout
         if timeout is not None:
             timeout = max(0.0, timeout - self._margin)
-        if said is not self.resolver.fixed:
+        if said is not resolver.fixed:
             if said.user:
                 flow.user = said.user
             if said.tenant:
@@ -232,16 +234,16 @@ class Point:
 
     def answered(self, flow: Flow, now: float) -> None:
         """Note how the wait of a flow ended, or that it was refused without any."""
-        waited = flow.queued_ahead >= 0
+        waited, cost = flow.queued_ahead >= 0, flow.cost
         if waited:
-            self.queued -= flow.cost
+            self.queued -= cost
         if flow.state is RUNNING:
             flow.accepted = True
-            self.admitted += flow.cost
-            self.counts.accepted(flow)
+            self.admitted += cost
+            self.counts.accepted(flow.workload, cost)
             if waited:
                 gone = self.leavers.admit(flow)
-                others = self.admitted - flow.cost - flow.admitted_before
+                others = self.admitted - cost - flow.admitted_before
                 self.counts.waited(flow, flow.queued_ahead - others - gone)
         else:
             if waited:
@@ -250,7 +252,7 @@ class Point:
             if flow.state is EXPIRED or flow.state is REFUSED:
                 flow.retry_after = self.retry_after(flow, now)
         if self.load is not None:
-            self.load.throttle.answered(flow.cost, flow.accepted, now)
+            self.load.throttle.answered(cost, flow.accepted, now)
 
     def left(self, flow: Flow) -> None:
         """Note that a flow's caller stopped waiting."""

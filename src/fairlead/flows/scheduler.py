@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import _get_running_loop
 from typing import TYPE_CHECKING, Self
 
 from fairlead.core.ticket import EXPIRED, NEW, RUNNING, WAITING, Outcome
@@ -52,11 +53,15 @@ class AsyncFlow(Flow):
                 continue
             if self.scheduler.ledger is not None:
                 self.scheduler.join()
-            runtime = point.runtime
-            runtime.enter("flow")
+            gate, runtime = point.gate, point.runtime
+            if _get_running_loop() is not runtime.loop or runtime.loop is None:
+                runtime.enter("flow")
+                self.scheduler.start_ticking()
             now = runtime.clock()
             point.prepare(self, now)
-            runtime.offer(self)
+            changed = gate.offer(self, now)
+            if changed or gate.due < runtime.timer_at:
+                runtime.after(changed)
             if self.state is not RUNNING:
                 if self.state is EXPIRED and point.parts.leases:
                     await self._try_again(point)
@@ -169,12 +174,14 @@ class FlowScheduler(Decorating, Points):
             self._removals.add(removal)
             removal.add_done_callback(self._removals.discard)
 
-    def _start_ticking(self) -> None:
+    def start_ticking(self) -> None:
         """Look after the points once a second, from the first flow on; a timer, so that nothing is pending."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return  # to be entered on a loop later
+        if self._ticker is not None and not self._loop_closed():
+            return
 
         def tick() -> None:
             self.tick()
@@ -192,8 +199,8 @@ class FlowScheduler(Decorating, Points):
         flow = AsyncFlow(self, control_point, labels)
         if timeout is not None or flow.point is None:
             self.place(flow, timeout)
-        if self._ticker is None or self._loop_closed():
-            self._start_ticking()
+        if self._ticker is None:
+            self.start_ticking()
         return flow
 
     async def start_flow(

@@ -129,9 +129,10 @@ class Ending(NamedTuple):
     result: str | None = None  # JSON
     error: str | None = None  # JSON {"type": ..., "message": ..., "traceback": ...}
     delay: float = 0.0  # before a retry
-    attempts: int = 0  # from now on
-    crashes: int = 0
+    attempts: int | None = None  # from now on; None: as many as before
+    crashes: int | None = None
     ran: float | None = None  # seconds; None: it never ran
+    task: str | None = None  # to learn from
 
 
 class RunEnd(NamedTuple):
@@ -158,6 +159,7 @@ class News(NamedTuple):
     refreshed: list[int]  # runs of which `ready` tells everything that is ready; forget the rest
     settings: bool  # a planner, a schedule or an SLA was changed
     workers: bool
+    runs_ended: list[int]
 
 
 class WorkerRow(NamedTuple):

@@ -87,6 +87,7 @@ class Classes(Policy):
     def _note_time(self) -> None:
         starves = any(level.starvation < inf for level in self.levels)
         self.timed = self._inner_timed or starves
+        self.steady = not self.timed and all(queue.steady for queue in self._queues)
 
     def retune(self, levels: Sequence[Level], budget: int = 4) -> None:
         """Change limits, thresholds and budget; the same classes, with what waits in them.
@@ -125,18 +126,19 @@ class Classes(Policy):
             return False
         return self._queues[rank].skips(ticket)
 
-    def push(self, ticket: Ticket, now: float) -> None:
+    def push(self, ticket: Ticket, now: float) -> bool | None:
         rank = ticket.rank
         if not 0 <= rank <= self._top:
             raise self._unknown(rank)
         level = self.levels[rank]
-        self._queues[rank].push(ticket, now)
+        behind = self._queues[rank].push(ticket, now)
         self._sizes[rank] += 1
         self._size += 1
         if level.wait_limit < inf:
             ticket.wait_until = min(ticket.wait_until, ticket.arrived_at + level.wait_limit)
         if rank < self._top and ticket.arrived_at + level.starvation < self._starving_at:
             self._starving_at = ticket.arrived_at + level.starvation
+        return behind or any(self._sizes[rank + 1 :])
 
     def _ask(self, ticket: Ticket) -> Hashable | None:
         if self._promoting:

@@ -36,25 +36,21 @@ Goyal, Vin, Cheng, "Start-time Fair Queueing" (1996); Parekh, Gallager, "General
 from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
-from math import inf
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fairlead.core.capacity import STOP
-from fairlead.core.policy import Policy
-from fairlead.policies.aging import Aging
 from fairlead.policies.fifo import FIFO
-from fairlead.policies.flow import FRESH, Flow, Weights, queue_factory
+from fairlead.policies.flow import Sharers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
-    from fairlead.core.policy import Admit
-    from fairlead.core.ticket import QueueLimit, Ticket
-    from fairlead.policies.flow import Inside
+    from fairlead.core.policy import Admit, Policy
+    from fairlead.core.ticket import Ticket
+    from fairlead.policies.flow import Flow, Inside
 
 
-class FairQueue(Policy):
+class FairQueue(Sharers):
     """Share by weight between the values of `by`, an attribute of the ticket or a function.
 
     Weights are a mapping, or a function of the value, asked when a flow of that value appears.  A function given as
@@ -65,7 +61,6 @@ class FairQueue(Policy):
     """
 
     charges = True
-    nests = True
 
     def __init__(
         self,
@@ -77,14 +72,9 @@ class FairQueue(Policy):
         name: str = "",
         limit: int | None = None,
     ) -> None:
-        self._key: Callable[[Ticket], Hashable] = attrgetter(by) if isinstance(by, str) else by
-        self._weights = Weights(weights, default_weight)
-        self._inside = queue_factory(inside)
-        # Where nothing inside ever withholds, nobody need be asked while nobody waits.
-        self._never_withholds = inside in (FIFO, Aging) or not getattr(inside, "withholds", True)
+        super().__init__(by, weights, default_weight, inside)
         self.name = name
         self.limit = limit
-        self._flows: dict[Hashable, Flow] = {}
         # By start tag; corrected when they surface.
         self._competing: list[tuple[float, int, Flow]] = []
         # Not competing, by start tag: the clock has yet to pass it; the clock has, but not the tag served last.
@@ -94,9 +84,7 @@ class FairQueue(Policy):
         self._clock = 0.0
         self._served = 0.0  # the start tag served last: no competing flow stands before it
         self._weight = 0.0
-        self._fresh = FRESH
         self._turn = 0
-        self._timed: dict[Flow, float] = {}  # when to ask, though no scope has opened
         # A ticket that started past an empty queue, and its charge; while it is set, there are no flows.
         self._past: tuple[Ticket, float, float] | None = None
         self._refused: list[Hashable] = []
@@ -126,28 +114,24 @@ class FairQueue(Policy):
             flow.weight = weight
             self._replace(flow)
 
-    def skips(self, ticket: Ticket) -> bool:
-        return self._never_withholds or self._flow(self._key(ticket)).queue.skips(ticket)
-
-    def push(self, ticket: Ticket, now: float) -> None:
+    def push(self, ticket: Ticket, now: float) -> bool | None:
         if self._past is not None:
             self._recall()
-        flow = self._flow(self._key(ticket))
-        flow.queue.push(ticket, now)
+        key = self._key(ticket)
+        flow = self._flows.get(key) or self._flow(key)
+        behind = flow.queue.push(ticket, now)
         self._size += 1
         if flow.entry is None:
             self._join(flow, ticket.cost)
+            first = self._competing[0]
+            return first is not flow.entry and first[2].entry is first and first[2].start == first[0]
+        return behind
 
-    def _flow(self, key: Hashable) -> Flow:
-        flow = self._flows.get(key)
-        if flow is None:
-            self._fresh += 1
-            weight = self._weights.of(key)
-            flow = self._flows[key] = Flow(key, self._fresh, self._inside(key), weight)
-            if flow.queue.timed:
-                self._timed[flow] = inf
-                self.timed = True
-        return flow
+    def _rouse(self, flow: Flow) -> None:
+        if flow.entry is None and flow.queue:
+            self._join(flow, 0)
+        if self.rouse is not None:
+            self.rouse()
 
     def _join(self, flow: Flow, cost: float) -> None:
         start = self._served + cost / flow.weight
@@ -182,8 +166,7 @@ class FairQueue(Policy):
         if not flow.queue and flow.start > self._served:
             heappush(self._passed, (flow.start, flow.number, flow))
         elif not flow.queue and self._flows.get(flow.key) is flow:
-            del self._flows[flow.key]
-            self._timed.pop(flow, None)
+            self._part_with(flow)
 
     def _first(self) -> Flow | None:
         heap = self._competing
@@ -235,7 +218,8 @@ class FairQueue(Policy):
         flow.start = start + cost / flow.weight
         self._turn = flow.number = self._turn + 1
         if not flow.queue:
-            self._wait_no_more(flow, now)
+            if flow.waits:
+                self._wait_no_more(flow, now)
             self._leave(flow)
         self._advance(cost)
         passed = self._passed
@@ -323,7 +307,7 @@ class FairQueue(Policy):
                 return
             if self._past is None:
                 self._start_afresh()  # there was room and nobody waited: the fluid ideal had finished
-            if self._never_withholds:
+            if not self.withholds:
                 hash(self._key(ticket))  # what is wrong with it is said now
                 self._past = (ticket, amount, now)
                 return
@@ -370,12 +354,6 @@ class FairQueue(Policy):
         heads = (other.queue.head(now) for _, _, other in others)
         return next((head for head in heads if head is not None), None)
 
-    def wakes_at(self, now: float) -> float:
-        return min((flow.queue.wakes_at(now) for flow in self._timed), default=inf)
-
-    def overflow(self, ticket: Ticket) -> QueueLimit | None:
-        return super().overflow(ticket) or self._flows[self._key(ticket)].queue.overflow(ticket)
-
     def explain(self, ticket: Ticket, now: float) -> str | None:
         flow = self._flows.get(self._key(ticket))
         if flow is None:
@@ -385,13 +363,3 @@ class FairQueue(Policy):
         own = f"flow {flow.key!r} (weight {flow.weight:g}) {standing} its fair share"
         inner = flow.queue.explain(ticket, now)
         return f"{own}; {inner}" if inner else own
-
-    def part(self, name: str) -> Policy | None:
-        if name == self.name:
-            return self
-        parts = (flow.queue.part(name) for flow in self._flows.values())
-        return next((part for part in parts if part is not None), None)
-
-    def __iter__(self) -> Iterator[Ticket]:
-        for flow in self._flows.values():
-            yield from flow.queue

@@ -21,12 +21,14 @@ class Queue(Policy):
 
     def _append(self, ticket: Ticket, name: Hashable) -> None:
         lane = self._lanes.get(name)
-        if lane is None or lane.order is None:
+        if lane is None:
             self._insert(ticket, name, None)
             return
         ticket.place = lane
         lane.entries.append(ticket)
         self._size += 1
+        if lane.order is None:
+            self._ready.add(lane)
 
     def pick(self, admit: Admit, now: float) -> Ticket | None:
         lane = self._ready.best(now)
@@ -57,6 +59,8 @@ class FIFO(Queue):
     def __init__(self, *, name: str = "", limit: int | None = None) -> None:
         self.name = name
         self.limit = limit
+        self.steady = type(self) is FIFO
 
-    def push(self, ticket: Ticket, now: float) -> None:
+    def push(self, ticket: Ticket, now: float) -> bool:
         self._append(ticket, ticket.scopes)
+        return self._size > 1

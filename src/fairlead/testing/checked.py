@@ -38,6 +38,16 @@ class CheckedGate(Gate):
         self._known.setdefault(ticket, ticket.state)
         return self._checked([ticket], super().offer, ticket, now)
 
+    def enlist(self, tickets: Iterable[Ticket], now: float) -> Sequence[Ticket]:
+        tickets = list(tickets)
+        for ticket in tickets:
+            self._known.setdefault(ticket, ticket.state)
+        changed = self._checked(tickets, super().enlist, tickets, now)
+        for ticket in tickets:
+            told = ticket.state is not State.WAITING
+            assert (ticket in changed) is told, f"{ticket!r} was enlisted, and told is {not told}"
+        return changed
+
     def finish(
         self,
         ticket: Ticket,
@@ -46,6 +56,12 @@ class CheckedGate(Gate):
         spent: float | None = None,
     ) -> Sequence[Ticket]:
         return self._checked([ticket], super().finish, ticket, now, outcome, spent)
+
+    def finish_all(
+        self, tickets: Iterable[Ticket], now: float, outcome: Outcome = Outcome.OK
+    ) -> Sequence[Ticket]:
+        tickets = list(tickets)
+        return self._checked(tickets, super().finish_all, tickets, now, outcome)
 
     def withdraw(self, tickets: Iterable[Ticket], now: float) -> Sequence[Ticket]:
         tickets = list(tickets)

@@ -88,11 +88,17 @@ class Store(Protocol):
     async def resign(self, process: str) -> None:
         """Let another process lead at once."""
 
+    async def leader(self) -> str | None:
+        """Tell which process leads; None if nobody does."""
+
     async def ready(self, after: Id | None, limit: int) -> list[ReadyJob]:
         """Page through all that is ready, in order of (dag, node)."""
 
     async def running(self) -> list[RunningJob]:
         """Tell all that is active."""
+
+    async def reread(self, dag: int) -> tuple[list[ReadyJob], list[RunningJob]]:
+        """Tell what of one run is ready and what is active, at one instant."""
 
     async def take_news(self, process: str) -> News:
         """Take what was written for the scheduler by other processes; what `process` wrote itself is dropped."""
@@ -149,7 +155,12 @@ class Store(Protocol):
         """Find a run by its key, also in the archive."""
 
     async def runs(
-        self, *, state: str | None = None, tenant: str | None = None, before: int | None = None, limit: int = 50
+        self,
+        *,
+        state: str | None = None,
+        tenant: str | None = None,
+        before: int | None = None,
+        limit: int = 50,
     ) -> list[RunRow]:
         """List runs, newest first."""
 
@@ -168,7 +179,9 @@ class Store(Protocol):
     async def retry(self, dag: int) -> bool:
         """Give every job of an ended run that did not complete fresh attempts; False if there is none or it runs."""
 
-    async def set_sla(self, dag: int, soft: float | None, hard: float | None, node: int | None = None) -> bool:
+    async def set_sla(
+        self, dag: int, soft: float | None, hard: float | None, node: int | None = None
+    ) -> bool:
         """Change the SLAs of a run and of the jobs that have none of their own, or of one job; False if there is none."""
 
     async def states(self) -> dict[str, int]:

@@ -1,0 +1,260 @@
+"""`fairlead jobs`: serve, submit, look at runs and change them.
+
+Jobs are an extra and slow to load: nothing of them is imported before a command needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairlead.cli.jobs_asking import App, Db, Json, carry_out, with_extra
+from fairlead.cli.jobs_settings import planner, schedule
+
+if TYPE_CHECKING:
+    from fairlead.jobs.operating import Operations
+
+jobs = typer.Typer(
+    help="Durable DAGs of jobs with SLAs, planned onto executors.", rich_markup_mode=None
+)
+jobs.add_typer(planner, name="planner")
+jobs.add_typer(schedule, name="schedule")
+
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The id of a run, such as 1042.")]
+Timeout = Annotated[
+    str | None, typer.Option("--timeout", metavar="TIME", help="Wait no longer, such as 10m.")
+]
+
+
+@jobs.callback(invoke_without_command=True)
+def about(context: typer.Context) -> None:
+    """Durable DAGs of jobs with SLAs, planned onto executors."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@jobs.command()
+def serve(
+    app: App = None,
+    http: Annotated[
+        str,
+        typer.Option("--http", metavar="HOST:PORT", help='Where to serve the HTTP API, or "off".'),
+    ] = "127.0.0.1:8089",
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token",
+            envvar="FAIRLEAD_JOBS_TOKEN",
+            show_envvar=True,
+            help="What clients must show; needed to listen beyond this machine.",
+        ),
+    ] = None,
+    grace: Annotated[
+        str, typer.Option("--grace", metavar="TIME", help="For what runs when a signal comes.")
+    ] = "30s",
+) -> Any:
+    """Plan, run what local executors can, and serve the HTTP API, until a signal ends it."""
+
+    def start() -> int:
+        from fairlead.cli.apps import find_jobs
+        from fairlead.config import seconds
+        from fairlead.jobs.serving import run
+
+        limit = seconds(grace, "--grace", zero=True)
+        served = find_jobs(app, None, tasks=True)
+        where = None if http == "off" else http
+        return run(served, http=where, token=token or None, grace=limit)
+
+    return with_extra(start)
+
+
+@jobs.command()
+def submit(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A DAG file, YAML or JSON; - is standard input.")
+    ],
+    app: App = None,
+    start_at: Annotated[
+        str | None,
+        typer.Option(
+            "--start-at", metavar="TIME", help="Not before, such as 2026-03-01T12:00:00Z."
+        ),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; 1 if it fails.")] = False,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> Any:
+    """Submit a DAG file as a run, durably, and print its id."""
+
+    async def deed(operations: Operations) -> int:
+        from fairlead.cli.jobs_view import note, say, say_json
+
+        given = file if file != "-" else sys.stdin.buffer.read()
+        said = await operations.submit(given, start_at)
+        if not wait:
+            say_json(said) if as_json else say(said["id"])
+            if not said["new"] and not as_json:
+                note(f"run {said['id']} had been submitted before, with the same key")
+            return 0
+        return await _follow(operations, said["id"], timeout, as_json)
+
+    return carry_out(app, None, deed, tasks=True)
+
+
+@jobs.command("list")
+def list_runs(
+    app: App = None,
+    db: Db = None,
+    state: Annotated[
+        str | None, typer.Option("--state", help="Only those: active, failed, ...")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only those of a tenant.")] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="RUN", help="Only those before this one.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many.")] = 50,
+    as_json: Json = False,
+) -> Any:
+    """List runs, newest first."""
+
+    async def deed(operations: Operations) -> int:
+        from fairlead.cli.jobs_view import say_json, say_runs
+
+        found = await operations.runs(state=state, tenant=tenant, before=before, limit=limit)
+        say_json(found) if as_json else say_runs(found)
+        return 0
+
+    return carry_out(app, db, deed)
+
+
+@jobs.command()
+def show(
+    run: RunId,
+    app: App = None,
+    db: Db = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow it to its end first.")] = False,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> Any:
+    """Show a run and its jobs."""
+
+    async def deed(operations: Operations) -> int:
+        from fairlead.cli.jobs_view import say_json, say_run
+
+        if watch:
+            return await _follow(operations, run, timeout, as_json)
+        found = await operations.run(run)
+        say_json(found) if as_json else say_run(found)
+        return 0
+
+    return carry_out(app, db, deed)
+
+
+async def _follow(operations: Operations, run: str, timeout: str | None, as_json: bool) -> int:
+    """Wait for the end of a run, and show it."""
+    from fairlead.cli.jobs_view import follow, note, say_json, say_run
+    from fairlead.config import seconds
+
+    limit = None if timeout is None else seconds(timeout, "--timeout", zero=True)
+    ended = await follow(operations, run, limit)
+    found = await operations.run(run)
+    say_json(found) if as_json else say_run(found)
+    if ended is None:
+        note(f"run {found['id']} has not ended within {timeout}; it goes on")
+        return 1
+    return 0 if ended.state == "completed" else 1
+
+
+@jobs.command()
+def explain(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The id of a job, such as 1042.3.")],
+    app: App = None,
+    db: Db = None,
+    as_json: Json = False,
+) -> Any:
+    """Say in one sentence why a job is not running, and when it likely will."""
+
+    async def deed(operations: Operations) -> int:
+        from fairlead.cli.jobs_view import say, say_json
+
+        found = await operations.explain(job)
+        say_json(found.document()) if as_json else say(found.sentence)
+        return 0
+
+    return carry_out(app, db, deed)
+
+
+@jobs.command()
+def cancel(run: RunId, app: App = None, db: Db = None, as_json: Json = False) -> Any:
+    """Cancel a run: what waits never runs, what runs is stopped."""
+    return _change("cancel", "is cancelled", run, app, db, as_json)
+
+
+@jobs.command()
+def pause(run: RunId, app: App = None, db: Db = None, as_json: Json = False) -> Any:
+    """Start nothing more of a run; what runs is not stopped."""
+    return _change("pause", "is paused", run, app, db, as_json)
+
+
+@jobs.command()
+def resume(run: RunId, app: App = None, db: Db = None, as_json: Json = False) -> Any:
+    """Go on with a paused run."""
+    return _change("resume", "goes on", run, app, db, as_json)
+
+
+@jobs.command()
+def retry(run: RunId, app: App = None, db: Db = None, as_json: Json = False) -> Any:
+    """Give the jobs of an ended run that did not complete fresh attempts."""
+    return _change("retry", "is tried again", run, app, db, as_json)
+
+
+def _change(verb: str, done: str, run: str, app: str | None, db: str | None, as_json: bool) -> int:
+    async def deed(operations: Operations) -> int:
+        from fairlead.cli.jobs_view import note, say, say_json
+
+        said = await getattr(operations, verb)(run)
+        if as_json:
+            say_json(said)
+        elif said["changed"]:
+            say(f"run {said['id']} {done}")
+        else:
+            note(said["message"])
+        return 0 if said["changed"] else 1
+
+    return carry_out(app, db, deed)
+
+
+@jobs.command()
+def sla(
+    run: RunId,
+    soft: Annotated[
+        str | None,
+        typer.Option("--soft", metavar="TIME", help='From now, or an instant; "none" removes it.'),
+    ] = None,
+    hard: Annotated[
+        str | None,
+        typer.Option("--hard", metavar="TIME", help='From now, or an instant; "none" removes it.'),
+    ] = None,
+    job: Annotated[
+        str | None, typer.Option("--job", metavar="JOB", help="Of this job of the run alone.")
+    ] = None,
+    app: App = None,
+    db: Db = None,
+    as_json: Json = False,
+) -> Any:
+    """Change the SLAs of a run, or of one of its jobs."""
+
+    async def deed(operations: Operations) -> int:
+        from fairlead.cli.jobs_view import say_json, say_run
+        from fairlead.jobs.operating import KEEP
+
+        def read(text: str | None) -> Any:
+            return KEEP if text is None else None if text == "none" else text
+
+        found = await operations.set_sla(run, soft=read(soft), hard=read(hard), job=job)
+        say_json(found) if as_json else say_run(found)
+        return 0
+
+    return carry_out(app, db, deed)

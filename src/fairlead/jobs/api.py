@@ -1,0 +1,285 @@
+"""The HTTP API of jobs: what the command line can do, for programs; and /metrics, /livez, /readyz.  Raw ASGI.
+
+Whatever a client sends is answered below 500.  A database that cannot be reached is 503 with Retry-After: nothing was
+changed then, and the request may be repeated.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, StringConstraints
+
+from fairlead.config import shown
+from fairlead.errors import FairleadError, ShuttingDown, StoreError, UnknownRun
+from fairlead.jobs.files import DagFile
+from fairlead.jobs.http import (
+    Answer,
+    Body,
+    Problem,
+    answer,
+    authorize,
+    read_json,
+    read_object,
+    read_query,
+    respond,
+)
+from fairlead.jobs.metrics import Metrics
+from fairlead.jobs.openapi import document
+from fairlead.jobs.operating import KEEP, MOST_SHOWN, SHOWN, Operations, schedule_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from fairlead.jobs.http import Receive, Scope, Send
+    from fairlead.jobs.service import Jobs
+
+    Handler = Callable[..., Awaitable[Answer]]
+
+READING = ("GET", "HEAD")
+STILL = 30.0  # seconds without a turn of the scheduler after which it is taken to hang
+RETRY_AFTER = ((b"retry-after", b"2"),)
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Sla = Annotated[
+    str | float | None,
+    Field(
+        description="a duration from now, an instant with its zone, or null for none",
+        union_mode="left_to_right",
+    ),
+]
+
+
+class SlaBody(Body):
+    """What `POST /v1/runs/{run}/sla` takes."""
+
+    soft_sla: Sla = None
+    hard_sla: Sla = None
+    job: Text | None = Field(None, description="the id of one job; without, the run's own")
+
+
+class PlannerBody(Body):
+    """What `PUT /v1/planner` takes."""
+
+    planner: Text | None = Field(description="a built-in name or module:Class; null: as at first")
+    executor: Text | None = Field(None, description="of this executor alone")
+
+
+class ScheduleBody(Body):
+    """What `PUT /v1/schedules/{name}` takes: a task with its arguments, or a whole DAG."""
+
+    cron: Text
+    timezone: Text = "UTC"
+    misfire: Literal["skip", "one", "all"] = "one"
+    task: Text | None = None
+    args: list[Any] = Field(default_factory=list)
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    run: dict[str, Any] | None = Field(None, description="a DAG, as POST /v1/runs takes it")
+    paused: bool = False
+
+
+BODIES: dict[str, type[BaseModel]] = {
+    "Dag": DagFile,
+    "Planner": PlannerBody,
+    "Schedule": ScheduleBody,
+    "Sla": SlaBody,
+}
+
+
+class JobsApi:
+    """The app over one `Jobs`; `draining` turns /readyz to 503."""
+
+    def __init__(self, jobs: Jobs, *, token: str | None = None) -> None:
+        self.jobs = jobs
+        self.operations = Operations(jobs)
+        self.metrics = Metrics(jobs)
+        self.token = token
+        self.draining = False
+        reading: dict[str, Handler] = {
+            "/livez": self._livez,
+            "/metrics": self._metrics,
+            "/openapi.json": self._openapi,
+            "/readyz": self._readyz,
+            "/v1/jobs/{job}/explain": self._explain,
+            "/v1/planner": self._planner,
+            "/v1/runs": self._runs,
+            "/v1/runs/{run}": self._run,
+            "/v1/schedules": self._schedules,
+            "/v1/schedules/{name}": self._schedule,
+            "/v1/workers": self._workers,
+        }
+        writing: dict[tuple[str, str], Handler] = {
+            ("PUT", "/v1/planner"): self._set_planner,
+            ("POST", "/v1/runs"): self._submit,
+            ("POST", "/v1/runs/{run}/sla"): self._sla,
+            ("PUT", "/v1/schedules/{name}"): self._put_schedule,
+            ("DELETE", "/v1/schedules/{name}"): self._drop_schedule,
+            **{
+                ("POST", f"/v1/runs/{{run}}/{deed}"): self._deed(deed)
+                for deed in ("cancel", "pause", "resume", "retry")
+            },
+            ("POST", "/v1/schedules/{name}/pause"): self._rest(True),
+            ("POST", "/v1/schedules/{name}/resume"): self._rest(False),
+        }
+        routes: dict[str, dict[str, Handler]] = {
+            path: dict.fromkeys(READING, handler) for path, handler in reading.items()
+        }
+        for (method, path), handler in writing.items():
+            routes.setdefault(path, {})[method] = handler
+        self._routes = [(_pattern(path), methods) for path, methods in routes.items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http":
+            given = await self._answered(scope, receive)
+            await respond(send, given, bodiless=scope["method"] == "HEAD")
+        elif kind == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1003, "reason": "no websockets here"})
+        elif kind == "lifespan":
+            await _live(receive, send)
+
+    async def _answered(self, scope: Scope, receive: Receive) -> Answer:
+        try:
+            return await self._answer(scope, receive)
+        except Problem as problem:
+            return problem.answer
+        except UnknownRun as error:
+            return Problem(404, "not_found", str(error)).answer
+        except (StoreError, ShuttingDown) as error:
+            detail = f"{error}; nothing was changed, try again"
+            return Problem(503, "unavailable", detail, headers=RETRY_AFTER).answer
+        except FairleadError as error:
+            return Problem(422, "refused", str(error)).answer
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+        path, method = scope["path"], scope["method"]
+        if path != "/livez":
+            authorize(scope, self.token)
+        matches = ((pattern.fullmatch(path), methods) for pattern, methods in self._routes)
+        found, methods = next((one for one in matches if one[0]), (None, {}))
+        if found is None:
+            detail = f"nothing is served at {shown(path)}; see /openapi.json"
+            raise Problem(404, "not_found", detail)
+        handler = methods.get(method)
+        if handler is None:
+            allowed = ", ".join(methods)
+            detail = f"{shown(path)[1:-1]} is for {allowed}, not for {shown(method)}"
+            headers = ((b"allow", allowed.encode()),)
+            raise Problem(405, "method_not_allowed", detail, headers=headers)
+        return await handler(scope, receive, *found.groups())
+
+    # Runs
+
+    async def _submit(self, scope: Scope, receive: Receive) -> Answer:
+        query = read_query(scope, ("start_at",))
+        dag = await read_object(scope, receive)
+        said = await self.operations.submit(dag, query.get("start_at"))
+        given = answer(said, 201 if said["new"] else 200)
+        return given._replace(headers=((b"location", f"/v1/runs/{said['id']}".encode()),))
+
+    async def _runs(self, scope: Scope, receive: Receive) -> Answer:
+        query: dict[str, Any] = dict(read_query(scope, ("state", "tenant", "before", "limit")))
+        limit = query.pop("limit", str(SHOWN))
+        if not re.fullmatch(r"[0-9]{1,9}", limit, re.ASCII):
+            detail = f"limit must be a whole number from 1 to {MOST_SHOWN}; got {shown(limit)}"
+            raise Problem(422, "bad_query", detail)
+        try:
+            return answer({"runs": await self.operations.runs(limit=int(limit), **query)})
+        except UnknownRun as error:  # of `before`
+            raise Problem(422, "bad_query", str(error)) from None
+
+    async def _run(self, scope: Scope, receive: Receive, run: str) -> Answer:
+        return answer(await self.operations.run(run))
+
+    def _deed(self, name: str) -> Handler:
+        async def do(scope: Scope, receive: Receive, run: str) -> Answer:
+            return answer(await getattr(self.operations, name)(run))
+
+        return do
+
+    async def _sla(self, scope: Scope, receive: Receive, run: str) -> Answer:
+        asked = await read_json(scope, receive, SlaBody)
+        given = asked.model_fields_set
+        said = await self.operations.set_sla(
+            run,
+            soft=asked.soft_sla if "soft_sla" in given else KEEP,
+            hard=asked.hard_sla if "hard_sla" in given else KEEP,
+            job=asked.job,
+        )
+        return answer(said)
+
+    async def _explain(self, scope: Scope, receive: Receive, job: str) -> Answer:
+        return answer((await self.operations.explain(job)).document())
+
+    # Planners, schedules, workers
+
+    async def _planner(self, scope: Scope, receive: Receive) -> Answer:
+        return answer(await self.operations.planners())
+
+    async def _set_planner(self, scope: Scope, receive: Receive) -> Answer:
+        asked = await read_json(scope, receive, PlannerBody)
+        return answer(await self.operations.set_planner(asked.planner, asked.executor))
+
+    async def _schedules(self, scope: Scope, receive: Receive) -> Answer:
+        return answer({"schedules": await self.operations.schedules()})
+
+    async def _schedule(self, scope: Scope, receive: Receive, name: str) -> Answer:
+        return answer(await self.operations.schedule(name))
+
+    async def _put_schedule(self, scope: Scope, receive: Receive, name: str) -> Answer:
+        asked = await read_json(scope, receive, ScheduleBody)
+        said = await self.operations.put_schedule(schedule_of(name, **asked.model_dump()))
+        return answer(said, 201 if said["new"] else 200)
+
+    async def _drop_schedule(self, scope: Scope, receive: Receive, name: str) -> Answer:
+        return answer(await self.operations.drop_schedule(name))
+
+    def _rest(self, paused: bool) -> Handler:
+        async def do(scope: Scope, receive: Receive, name: str) -> Answer:
+            return answer(await self.operations.pause_schedule(name, paused))
+
+        return do
+
+    async def _workers(self, scope: Scope, receive: Receive) -> Answer:
+        return answer({"workers": await self.operations.workers()})
+
+    # Operators
+
+    async def _livez(self, scope: Scope, receive: Receive) -> Answer:
+        return answer({"status": "ok"})
+
+    async def _readyz(self, scope: Scope, receive: Receive) -> Answer:
+        if self.draining:
+            return answer({"status": "draining"}, 503)
+        scheduler = self.jobs.scheduler
+        if scheduler is None:
+            return answer({"status": "not serving"}, 503)
+        if time.monotonic() - scheduler.progressed_at > STILL:
+            return answer({"status": "stuck"}, 503)
+        return answer({"status": "ok", "role": "leader" if scheduler.leading else "standby"})
+
+    async def _metrics(self, scope: Scope, receive: Receive) -> Answer:
+        body, media = await self.metrics.render()
+        return Answer(200, body, media.encode())
+
+    async def _openapi(self, scope: Scope, receive: Receive) -> Answer:
+        schemas: dict[str, Any] = {}
+        for name, body in BODIES.items():
+            schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas |= {**schema.pop("$defs", {}), name: schema}
+        return answer(document(schemas, secured=self.token is not None))
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\{[a-z]+\}", "([^/]+)", path))
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

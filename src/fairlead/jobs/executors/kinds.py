@@ -1,0 +1,29 @@
+"""From the description of an executor to what runs its calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlead.errors import ConfigError
+from fairlead.jobs.executors.local import LocalRunner
+from fairlead.jobs.executors.processes import ProcessRunner
+from fairlead.jobs.executors.threads import ThreadRunner
+
+if TYPE_CHECKING:
+    from fairlead.jobs.executors.base import ExecutorSpec, Runner
+
+
+def runner_of(spec: ExecutorSpec, app: str | None = None) -> Runner:
+    """Make the runner of an executor that this process serves; `app` is "module:jobs", if that is known."""
+    slots = spec.slots or 0
+    if spec.kind == "local":
+        return LocalRunner(slots)
+    if spec.kind == "threads":
+        return ThreadRunner(slots)
+    if spec.kind == "processes":
+        return ProcessRunner(slots, app=app)
+    if spec.kind == "ray":
+        from fairlead.jobs.executors.ray import RayRunner
+
+        return RayRunner(spec, app=app)
+    raise ConfigError(f"executor {spec.name!r} is served elsewhere; it has no runner here")

@@ -1,0 +1,387 @@
+"""Why a job is not running, in one sentence, and when it likely will.
+
+A ready job is explained by the dispatcher itself: by the leader's own frontier if it lives in this process, else by a
+frontier of the same class that is filled from the database.  Everything before and after that state stands in the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlead.errors import ConfigError, UnknownRun
+from fairlead.jobs.estimates import Estimates
+from fairlead.jobs.frontier import Frontier
+from fairlead.jobs.limits import limited
+from fairlead.jobs.planning import planner_of
+from fairlead.jobs.showing import visible
+from fairlead.jobs.states import (
+    ACTIVE,
+    CANCELLED,
+    COMPLETED,
+    EXPIRED,
+    FRUITLESS,
+    RETRY,
+    SKIPPED,
+    SUSPENDED,
+    TERMINAL,
+)
+from fairlead.jobs.times import written
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fairlead.jobs.records import Id, JobRow, RunRow, WorkerRow
+    from fairlead.jobs.scheduling import Scheduler
+    from fairlead.jobs.settings import Settings
+    from fairlead.jobs.stores.base import Store
+
+LONGEST = 400  # characters
+PAGE = 5_000
+MOST_READ = 50_000  # ready jobs; of more than that the place in line is not exact, the reason is
+
+
+class Explanation(NamedTuple):
+    """Why a job does not run; `reason` is one word of it for machines."""
+
+    job: str
+    state: str
+    reason: str
+    sentence: str
+    expected_at: float | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Describe it."""
+        return {
+            "job": self.job,
+            "state": self.state,
+            "reason": self.reason,
+            "explanation": self.sentence,
+            "expected_at": written(self.expected_at),
+        }
+
+
+async def explain(
+    store: Store, settings: Settings, job: Id, scheduler: Scheduler | None = None
+) -> Explanation:
+    """Explain a job."""
+    run = await store.run(job[0])
+    if run is None:
+        raise UnknownRun(f"there is no run {job[0]}; see fairlead jobs list")
+    rows = {row.node: row for row in await store.jobs(job[0])}
+    if job[1] not in rows:
+        raise UnknownRun(
+            f"run {job[0]} has no job {job[0]}.{job[1]}; it has {job[0]}.0 to {job[0]}.{len(rows) - 1}"
+        )
+    if scheduler is None or not scheduler.leading:
+        settings = limited(settings, await store.settings())
+    return await _Case(store, settings, scheduler, run, rows).explained(rows[job[1]])
+
+
+class _Case:
+    """One question, and what was looked up for it."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        scheduler: Scheduler | None,
+        run: RunRow,
+        rows: Mapping[int, JobRow],
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.scheduler = scheduler
+        self.run = run
+        self.rows = rows
+        self.now = store.now()
+
+    async def explained(self, row: JobRow) -> Explanation:
+        reason, clause, at = await self._why(row)
+        sentence = _cut(f"{_name(row)} {clause}")
+        return Explanation(f"{row.dag}.{row.node}", row.state, reason, sentence, at)
+
+    async def _why(self, row: JobRow) -> tuple[str, str, float | None]:
+        """Tell the reason as a word and as the rest of a sentence, and when the job likely starts."""
+        if row.state in TERMINAL:
+            return row.state, self._ended(row), None
+        if row.state == ACTIVE:
+            return await self._running(row)
+        if row.state == SUSPENDED:
+            return (
+                "paused",
+                f"does not start because its run is paused; fairlead jobs resume {row.dag} lets it go on",
+                None,
+            )
+        if row.waits:
+            return await self._blocked(row)
+        if row.start_at > self.now:
+            return self._delayed(row)
+        return await self._ready(row)
+
+    # Ended
+
+    def _ended(self, row: JobRow) -> str:
+        at = f" at {_time(row.completed_on)}" if row.completed_on is not None else ""
+        if row.state == COMPLETED:
+            return f"completed{at}"
+        if row.state == SKIPPED:
+            cause = self._cause(row)
+            why = (
+                ""
+                if cause is None
+                else f" because {_name(cause)}, which it needs, {_ending(cause)}"
+            )
+            return f"was skipped{at} and never runs{why}"
+        if row.state == CANCELLED:
+            return f"was cancelled{at}"
+        tries = f" after {row.attempts} attempt{'s' * (row.attempts != 1)}" if row.attempts else ""
+        if row.crashes:
+            tries += f" and {row.crashes} death{'s' * (row.crashes != 1)} of its worker"
+        what = "expired, timed out" if row.state == EXPIRED else "failed"
+        return (
+            f"{what}{at}{tries}{_error(row)}; fairlead jobs retry {row.dag} gives it fresh attempts"
+        )
+
+    def _cause(self, row: JobRow) -> JobRow | None:
+        """Find the job that was not skipped itself, and for which this one was."""
+        seen: set[int] = set()
+        found: JobRow | None = row
+        while found is not None and found.state == SKIPPED and found.node not in seen:
+            seen.add(found.node)
+            needs = (self.rows[node] for node in found.needs)
+            found = next((one for one in needs if one.state in FRUITLESS), None)
+        return found if found is not row else None
+
+    # Running
+
+    async def _running(self, row: JobRow) -> tuple[str, str, float | None]:
+        if row.cancelling:
+            return "cancelling", "runs and has been asked to stop; that takes one heartbeat", None
+        workers = {one.id: one for one in await self.store.workers()}
+        worker = workers.get(row.worker or -1)
+        _, running = await self.store.reread(row.dag)
+        claim = next((one for one in running if one.node == row.node), None)
+        since = self.now - (row.claimed_at or self.now)
+        if worker is None:
+            return (
+                "worker_lost",
+                f"was started on worker {row.worker} of executor {row.executor!r}, which is gone; the scheduler "
+                f"gives it to another within {self.settings.sweep:g} s",
+                self.now + self.settings.sweep,
+            )
+        if claim is not None and not claim.acked:
+            return (
+                "not_acknowledged",
+                f"was given to {_worker(worker)} {_long(since)} ago, which has not acknowledged it yet; "
+                f"after {self.settings.ack:g} s it is given to another",
+                None,
+            )
+        silent = ", which gives no sign of life" if worker.expired else ""
+        left = ""
+        if row.estimate is not None:
+            rest = row.estimate - since
+            left = (
+                f"; by its estimate it ends in {_long(rest)}"
+                if rest > 0
+                else (f"; that is longer than its estimate of {_long(row.estimate)}")
+            )
+        return "running", f"runs on {_worker(worker)}{silent}, since {_long(since)}{left}", None
+
+    # Not ready yet
+
+    async def _blocked(self, row: JobRow) -> tuple[str, str, float | None]:
+        first, root = self._blocker(row)
+        if first is None or root is None:
+            return "blocked", f"waits for {row.waits} jobs that it needs", None
+        others = row.waits - 1
+        more = f" and {others} other job{'s' * (others != 1)}" if others else ""
+        waits = f"waits for upstream {_name(first)}{more}"
+        if root is not first:
+            waits += f", which waits for {_name(root)}"
+        _, clause, _ = await self._why(root)
+        return "upstream", f"{waits}; that one {clause}", None
+
+    def _blocker(self, row: JobRow) -> tuple[JobRow | None, JobRow | None]:
+        """Find what it waits for, and what that in the end waits for."""
+        first: JobRow | None = None
+        found = row
+        while found.waits:
+            left = [self.rows[node] for node in found.needs if self.rows[node].state != COMPLETED]
+            if not left:
+                break
+            # One that is under way says most about the time.
+            found = min(left, key=lambda one: (one.state != ACTIVE, one.waits > 0, one.node))
+            first = first or found
+        return first, None if found is row else found
+
+    def _delayed(self, row: JobRow) -> tuple[str, str, float | None]:
+        wait = _long(row.start_at - self.now)
+        if row.state == RETRY:
+            tries = f"attempt {row.attempts + 1} of {row.retries + 1}"
+            return (
+                "retry",
+                f"waits {wait} for its retry at {_time(row.start_at)} ({tries}){_error(row)}",
+                row.start_at,
+            )
+        return "start_at", f"was asked to start at {_time(row.start_at)}, in {wait}", row.start_at
+
+    # Ready
+
+    async def _ready(self, row: JobRow) -> tuple[str, str, float | None]:
+        executor = repr(row.executor)
+        if await self.store.leader() is None:
+            return (
+                "no_scheduler",
+                f"is ready for executor {executor}, but no scheduler is running; start fairlead jobs serve",
+                None,
+            )
+        workers = [one for one in await self.store.workers() if one.executor == row.executor]
+        if not any(not one.expired and not one.draining for one in workers):
+            how = "all its workers are silent or shutting down" if workers else "it has no worker"
+            return (
+                "no_worker",
+                f"is ready, but executor {executor} cannot run anything: {how}; "
+                f"start fairlead worker --executor {row.executor}",
+                None,
+            )
+        frontier = self.scheduler.frontier if self.scheduler is not None else None
+        chosen = False
+        if frontier is None:
+            frontier = await self._filled()
+            chosen = any(one[:2] == (row.dag, row.node) for one in frontier.started(self.now))
+        if chosen:
+            return (
+                "starting",
+                f"is ready, and executor {executor} has a slot for it: it starts with the scheduler's next turn",
+                self.now,
+            )
+        why = _tidy(frontier.explain((row.dag, row.node), self.now))
+        if frontier.slots().get(row.executor, 0) > 0:
+            return "held", f"is ready for executor {executor} and waits: {why}", None
+        waiting, slots = frontier.waiting_on(row.executor), _slots(workers)[row.executor]
+        clause = f"is ready and waits for executor {executor}: {why}"
+        line = f"{waiting} wait{'s' * (waiting == 1)} for {slots} slot{'s' * (slots != 1)}"
+        pace = await self._pace(row)
+        if pace is None:
+            return "executor_full", f"{clause}; {line}", None
+        most = pace * (waiting / slots)
+        clause += f"; {line}, so it likely starts within {_long(most)}"
+        return "executor_full", clause, self.now + most
+
+    async def _pace(self, row: JobRow) -> float | None:
+        """Tell how long jobs on this one's executor take, as far as that is known."""
+        if row.estimate is not None:
+            return row.estimate
+        found = (await self.store.estimates()).get(row.task)
+        return None if found is None else found[0]
+
+    async def _filled(self) -> Frontier:
+        """Fill a frontier from the database, as a scheduler that takes over does."""
+        planners = await self._planners()
+
+        def planner_for(executor: str) -> Any:
+            return planners.get(executor) or planners.get("") or self.settings.planner
+
+        settings = self.settings
+        frontier = Frontier(
+            planners=planner_for,
+            tenants=settings.tenants,
+            max_concurrent_dags=settings.max_concurrent_dags,
+            max_running_per_dag=settings.max_running_per_dag,
+            max_wait=settings.max_wait,
+            max_withheld=settings.max_withheld,
+            burst=settings.burst,
+        )
+        frontier.hold(await self.store.running(), self.now)
+        for executor, slots in _slots(await self.store.workers()).items():
+            frontier.resize(executor, slots, self.now)
+        estimates = Estimates()
+        estimates.replace(await self.store.estimates())
+        own, _ = await self.store.reread(self.run.dag)
+        ready = list(own)
+        after: Id | None = None
+        while len(ready) < MOST_READ:
+            page = await self.store.ready(after, PAGE)
+            ready += [one for one in page if one.dag != self.run.dag]
+            if len(page) < PAGE:
+                break
+            after = (page[-1].dag, page[-1].node)
+        frontier.add(estimates.fill(ready), self.now)
+        return frontier
+
+    async def _planners(self) -> dict[str, Any]:
+        planners = {}
+        for name, value in (await self.store.settings()).items():
+            if name == "planner" or name.startswith("planner."):
+                try:
+                    planners[name.partition(".")[2]] = planner_of(value)
+                except ConfigError:
+                    pass  # the scheduler does not use it either
+        return planners
+
+
+def _tidy(text: str) -> str:
+    """Write what the gate says in the words of jobs.
+
+    >>> _tidy("<JobTicket 5.0 waiting> ranks earlier and waits for the same ('executor', 'ocr')")
+    "job 5.0 ranks earlier and waits for the same executor 'ocr'"
+    """
+    text = re.sub(r"<JobTicket (\S+) [a-z]+>", r"job \1", text)
+    text = re.sub(r"\('(\w+)', ([^()]*)\)", r"\1 \2", text)
+    return re.sub(r"; flow \S* \(weight [^)]*\) is -?0 behind its fair share", "", text)
+
+
+def _slots(workers: list[WorkerRow]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for row in workers:
+        usable = 0 if row.expired or row.draining else row.slots
+        found[row.executor] = found.get(row.executor, 0) + usable
+    return found
+
+
+def _name(row: JobRow) -> str:
+    name = visible(row.name)
+    return f"job {row.dag}.{row.node} ({name if len(name) <= 40 else name[:37] + '...'})"
+
+
+def _worker(worker: WorkerRow) -> str:
+    return f"worker {worker.id} ({visible(worker.name)[:40]}) of executor {worker.executor!r}"
+
+
+def _ending(row: JobRow) -> str:
+    return {CANCELLED: "was cancelled", EXPIRED: "timed out"}.get(row.state, row.state)
+
+
+def _error(row: JobRow) -> str:
+    if row.error is None:
+        return ""
+    error = json.loads(row.error)
+    said = f"{error.get('type', 'error')}: {error.get('message', '')}".rstrip(": ")
+    said = visible(" ".join(said.split()))
+    return f": {said if len(said) <= 120 else said[:117] + '...'}"
+
+
+def _time(at: float | None) -> str:
+    text = written(at) or ""
+    return f"{text[:19]}Z"
+
+
+def _long(seconds: float) -> str:
+    """Write a duration roughly.
+
+    >>> _long(0.25), _long(12.3), _long(150), _long(7300), _long(200_000)
+    ('0.2 s', '12 s', '2 min', '2.0 h', '2.3 d')
+    """
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86400:.1f} d"
+
+
+def _cut(sentence: str) -> str:
+    return sentence if len(sentence) <= LONGEST else sentence[: LONGEST - 1] + "…"

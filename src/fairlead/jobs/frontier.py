@@ -1,0 +1,398 @@
+"""The frontier: every job that is ready, and every one that runs, as tickets of one gate.
+
+It decides which jobs start next and knows nothing of stores, workers and clocks.  What the gate starts is a proposal:
+the caller claims it, and says `lost` if somebody else has it.  Times are those of the store.
+
+A DAG is *active* from the first of its jobs that starts, or was started before, until `ended_run`; one of which nothing
+has been here for `LINGER` seconds (it is paused, or its end went unheard) is active no longer.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from math import inf
+from typing import TYPE_CHECKING
+
+from fairlead.core.gate import Change, Gate
+from fairlead.core.ticket import RUNNING, WAITING, Outcome
+from fairlead.jobs.orders import Orders
+from fairlead.jobs.reasons import reason
+from fairlead.jobs.records import ReadyJob
+from fairlead.jobs.room import Room, limits_of
+from fairlead.jobs.sla import score
+from fairlead.jobs.ticket import JobTicket, flat, id_of, number_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from fairlead.core.policy import Policy
+    from fairlead.core.ticket import Ticket
+    from fairlead.jobs.planners import FlatJob
+    from fairlead.jobs.records import Id, RunningJob
+    from fairlead.jobs.settings import TenantLimits
+
+LINGER = 60.0  # seconds
+MOST_NAMES = 10_000
+
+
+class Frontier:
+    """All ready and running jobs, and who goes next."""
+
+    def __init__(
+        self,
+        *,
+        planners: Callable[[str], object],
+        tenants: Mapping[str, TenantLimits] | None = None,
+        max_concurrent_dags: int | None = None,
+        max_running_per_dag: int | None = None,
+        max_wait: float = 3600.0,
+        max_withheld: float = 10.0,
+        burst: float = 60.0,
+        gate: Callable[[Policy, Room], Gate] = Gate,
+    ) -> None:
+        self.orders = Orders(
+            planners,
+            {} if tenants is None else tenants,
+            capped=max_running_per_dag is not None,
+            max_wait=max_wait,
+            max_withheld=max_withheld,
+            burst=burst,
+        )
+        self.room = Room(
+            {} if tenants is None else tenants,
+            max_concurrent_dags,
+            max_running_per_dag,
+            self.orders.tell,
+        )
+        self.gate = gate(self.orders.lines, self.room)
+        self._tickets: dict[int, Ticket] = {}  # waiting and running, by number
+        self._later: list[tuple[float, int]] = []  # when to start, and which
+        self._delayed: dict[int, dict[int, ReadyJob]] = {}  # the same by DAG and number
+        self._started: list[Ticket] = []
+        self._idle: dict[int, float] = {}  # active DAGs of which nothing is here, since when
+        self._names: dict[str, str] = {}
+        self.proposed = 0
+        self.lost_claims = 0
+
+    # What comes and goes
+
+    def add(self, ready: Iterable[ReadyJob], now: float) -> None:
+        """Let jobs wait; a batch is planned as a whole.
+
+        What waits here already is brought up to date, and what runs is left alone.
+        """
+        tickets, delayed, active = self._tickets, self._delayed, self.room.dags.active
+        arriving: dict[int, ReadyJob] = {}
+        outdated: list[Ticket] = []
+        begun: dict[int, None] = {}
+        for job in ready:
+            number = job[0] << 32 | job[1]
+            known = tickets.get(number)
+            if known is not None:
+                if known.state is not WAITING or known.work == job:
+                    continue
+                outdated.append(known)
+            arriving[number] = job
+            if job.active and job.dag not in active:
+                begun[job.dag] = None
+        if not arriving:
+            return
+        if outdated:
+            self._withdraw(outdated, now)
+        if begun:
+            # They were begun before anybody here knew: no burst for them.
+            since = now - self.orders.register.burst
+            self._adjust("dags", "begin", (list(begun), since), now=now)
+        for number, job in list(arriving.items()):
+            if delayed and job.dag in delayed and number in delayed[job.dag]:
+                self._forget_delayed(job.dag, number)
+            if job.start_at > now:
+                delayed.setdefault(job.dag, {})[number] = self._lean(job)
+                heappush(self._later, (job.start_at, number))
+                self._idle.pop(job.dag, None)
+                del arriving[number]
+        self._enlist(arriving.values(), now)
+
+    def _enlist(self, jobs: Iterable[ReadyJob], now: float) -> None:
+        tickets, idle, lean = self._tickets, self._idle, self._lean
+        fresh: list[Ticket] = []
+        for job in jobs:
+            # A clock that is ahead of ours makes nobody arrive in the future.
+            ticket = JobTicket(lean(job), min(job.ready_at, now))
+            tickets[job[0] << 32 | job[1]] = ticket
+            fresh.append(ticket)
+            if idle:
+                idle.pop(job[0], None)
+        if fresh:
+            self._note(self.gate.enlist(fresh, now))
+
+    def _lean(self, job: ReadyJob) -> ReadyJob:
+        """Keep each name once: there are few tasks, executors and tenants, and very many jobs."""
+        names = self._names
+        task = names.setdefault(job.task, job.task)
+        executor = names.setdefault(job.executor, job.executor)
+        tenant = names.setdefault(job.tenant, job.tenant)
+        if len(names) > MOST_NAMES:
+            names.clear()
+        if task is job.task and executor is job.executor and tenant is job.tenant:
+            return job
+        return job._replace(task=task, executor=executor, tenant=tenant)
+
+    def hold(self, running: Iterable[RunningJob], now: float) -> None:
+        """Take over jobs that run already; they hold their slots, above any cap if need be."""
+        adopted: list[Ticket] = []
+        waiting: list[Ticket] = []
+        for job in running:
+            number = number_of((job.dag, job.node))
+            known = self._tickets.get(number)
+            if known is not None:
+                if known.state is not WAITING:
+                    continue
+                waiting.append(known)
+            ticket = JobTicket(job, job.claimed_at)
+            ticket.state = RUNNING
+            ticket.started_at = job.claimed_at
+            adopted.append(ticket)
+        if waiting:
+            self._withdraw(waiting, now)
+        active = self.room.dags.active
+        begun = dict.fromkeys(one.work.dag for one in adopted if one.work.dag not in active)
+        if begun:
+            since = now - self.orders.register.burst
+            self._adjust("dags", "begin", (list(begun), since), now=now)
+        for one in adopted:
+            self._tickets[number_of(id_of(one))] = one
+            self._idle.pop(one.work.dag, None)
+        self.gate.adopt(adopted, now)
+
+    def drop(self, dag: int, now: float, nodes: Iterable[int] | None = None) -> None:
+        """Let jobs of a run wait no longer: cancelled, paused, or changed.  What runs is left alone."""
+        chosen = None if nodes is None else set(nodes)
+        cohorts = self.orders.register.of(dag)
+        waiting = [ticket for cohort in cohorts for ticket in cohort]
+        waiting += [ticket for ticket in self._started if ticket.work.dag == dag]
+        if chosen is not None:
+            waiting = [ticket for ticket in waiting if ticket.work.node in chosen]
+        unclaimed = [ticket for ticket in waiting if ticket.state is RUNNING]
+        for number in list(self._delayed.get(dag, ())):
+            if chosen is None or number & 0xFFFFFFFF in chosen:
+                self._forget_delayed(dag, number)
+        self._withdraw([ticket for ticket in waiting if ticket.state is WAITING], now)
+        for ticket in unclaimed:
+            del self._tickets[number_of(id_of(ticket))]
+        self._finish(unclaimed, now, Outcome.LOST)
+        self._note_idle(dag, now)
+
+    def _withdraw(self, tickets: Sequence[Ticket], now: float) -> None:
+        for ticket in tickets:
+            del self._tickets[number_of(id_of(ticket))]
+        if tickets:
+            self._note(self.gate.withdraw(tickets, now))
+
+    def _forget_delayed(self, dag: int, number: int) -> None:
+        jobs = self._delayed[dag]
+        del jobs[number]
+        if not jobs:
+            del self._delayed[dag]
+        if len(self._later) > 64 + 2 * sum(map(len, self._delayed.values())):
+            self._later = sorted(
+                (job.start_at, number)
+                for jobs in self._delayed.values()
+                for number, job in jobs.items()
+            )
+
+    def ended(self, ids: Iterable[Id], now: float) -> None:
+        """Take room back; ids that hold none are ignored."""
+        tickets = self._tickets
+        finished: list[Ticket] = []
+        for dag, node in ids:
+            ticket = tickets.get(dag << 32 | node)
+            if ticket is not None and ticket.state is RUNNING:
+                del tickets[dag << 32 | node]
+                finished.append(ticket)
+        self._finish(finished, now, Outcome.OK)
+
+    def lost(self, job: Id, now: float) -> None:
+        """A proposal could not be claimed: it never started.  It is not offered again unless it is added."""
+        ticket = self._tickets.get(number_of(job))
+        if ticket is not None and ticket.state is RUNNING:
+            self.lost_claims += 1
+            del self._tickets[number_of(job)]
+            self._finish([ticket], now, Outcome.LOST)
+
+    def _finish(self, tickets: list[Ticket], now: float, outcome: Outcome) -> None:
+        if tickets:
+            self._note(self.gate.finish_all(tickets, now, outcome))
+            for ticket in tickets:
+                self._note_idle(ticket.work.dag, now)
+
+    def ended_run(self, dag: int, now: float) -> None:
+        """A run has ended: another may begin."""
+        if dag in self.room.dags.active:
+            self._idle.pop(dag, None)
+            self._adjust("dags", "end", ([dag],), now=now)
+
+    def _note_idle(self, dag: int, now: float) -> None:
+        if (
+            dag in self.room.dags.active
+            and not self.room.dags.running(dag)
+            and dag not in self.orders.register.cohorts
+            and dag not in self._delayed
+        ):
+            self._idle.setdefault(dag, now)
+
+    def _note(self, changed: Iterable[Ticket]) -> None:
+        for ticket in changed:
+            if ticket.state is RUNNING:
+                self._started.append(ticket)
+
+    def started(self, now: float) -> list[ReadyJob]:
+        """Tell the proposals since this was last asked, in the order in which they were planned."""
+        started, self._started = self._started, []
+        proposals = [ticket.work for ticket in started if ticket.state is RUNNING]
+        self.proposed += len(proposals)
+        return proposals
+
+    # Time
+
+    @property
+    def due(self) -> float:
+        """When to call `advance` next."""
+        due = min(self.gate.next_wakeup(self.gate.now), self.orders.due(self.room))
+        if self._later:
+            due = min(due, self._later[0][0])
+        if self._idle:
+            due = min(due, next(iter(self._idle.values())) + LINGER)
+        return due
+
+    def advance(self, now: float) -> None:
+        """Let time pass."""
+        arrived: list[ReadyJob] = []
+        later = self._later
+        while later and later[0][0] <= now:
+            start_at, number = heappop(later)
+            jobs = self._delayed.get(number >> 32, {})
+            job = jobs.get(number)
+            if job is not None and job.start_at == start_at:
+                arrived.append(job)
+                del jobs[number]
+                if not jobs:
+                    del self._delayed[job.dag]
+        if arrived:
+            self._enlist(arrived, now)
+        else:
+            self._note(self.gate.advance(now))
+        while self._idle:
+            dag, since = next(iter(self._idle.items()))
+            if since + LINGER > now:
+                break
+            self.ended_run(dag, now)
+            self._idle.pop(dag, None)
+
+    # Settings
+
+    def resize(self, executor: str, slots: int, now: float) -> None:
+        """Change the slots of an executor."""
+        if self.room.executors.slots(executor) != slots:
+            self._adjust("executor", "resize", (executor, slots), now=now)
+
+    def set_planner(self, executor: str, planner: object, now: float) -> None:
+        """Let another planner order what waits for an executor."""
+        queue = self.orders.change(executor, planner)
+        if queue is not None:
+            self._adjust("lines", "replace", (executor, queue, now), now=now)
+
+    def set_tenants(self, tenants: Mapping[str, TenantLimits], now: float) -> None:
+        """Change weights and caps of tenants."""
+        self.orders.tenants = dict(tenants)
+        self._adjust("tenant", "replace", (limits_of(tenants),), now=now)
+        for executor in self.orders.lines.names():
+            self._adjust(f"tenants of {executor}", "set_weights", ({},), now=now)
+
+    def _adjust(self, part: str, verb: str, args: tuple[object, ...], *, now: float) -> None:
+        self._note(self.gate.adjust(Change(part, verb, args), now))
+
+    # A user's planner
+
+    def needs_plan(self, now: float) -> list[str]:
+        """Tell the executors whose planner should be asked now."""
+        return self.orders.needs_plan(self.room, now)
+
+    def candidates(self, executor: str, now: float, limit: int = 1000) -> list[FlatJob]:
+        """Tell jobs that would have room, by SLA priority and age."""
+        return [
+            flat(ticket, now) for ticket in self.orders.candidates(executor, self.room, now, limit)
+        ]
+
+    def planned(self, executor: str, ids: Sequence[object] | None, now: float) -> None:
+        """Follow a planner's answer, ids of candidates; None if it failed."""
+        tickets: list[Ticket] | None = None
+        if ids is not None:
+            known = (self._tickets.get(number_of(job)) for job in ids)
+            tickets = [ticket for ticket in known if ticket is not None and ticket.state is WAITING]
+        if self.orders.follow(executor, tickets, now):
+            self._note(self.gate.advance(now))
+
+    def overdue_withheld(self, executor: str) -> int:
+        """Tell how many have started since last asked though the planner left them out."""
+        return self.orders.take_overdue(executor)
+
+    # Looking
+
+    def explain(self, job: Id, now: float) -> str:
+        """Say in one sentence why a job does not run."""
+        number = number_of(job)
+        delayed = self._delayed.get(job[0], {}).get(number)
+        return reason(self, self._tickets.get(number), delayed, now)
+
+    def priority_of(self, job: Id, now: float) -> int | None:
+        """Tell the SLA priority of a job that waits here."""
+        number = number_of(job)
+        ticket = self._tickets.get(number)
+        waiting = self._delayed.get(job[0], {}).get(number) if ticket is None else ticket.work
+        if not isinstance(waiting, ReadyJob):
+            return None
+        return score(now, waiting.soft, waiting.hard)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for room."""
+        return self.gate.waiting
+
+    @property
+    def running(self) -> int:
+        """How many hold a slot, proposals among them."""
+        return self.gate.active
+
+    @property
+    def delayed(self) -> int:
+        """How many wait for their time."""
+        return sum(map(len, self._delayed.values()))
+
+    def executors(self) -> list[str]:
+        """Tell every executor that has slots, or for which a job waits."""
+        return sorted({*self.room.executors.known(), *map(str, self.orders.lines.names())})
+
+    def waiting_on(self, executor: str) -> int:
+        """Tell how many wait for an executor."""
+        return self.orders.waiting_on(executor)
+
+    def running_on(self, executor: str) -> int:
+        """Tell how many run on an executor, proposals among them."""
+        return self.room.executors.used(executor)
+
+    def slots(self) -> dict[str, int]:
+        """Tell the free slots of each executor."""
+        return {str(pool): int(room) for pool, room in self.room.executors.room().items()}
+
+    def active_dags_text(self) -> set[str]:
+        """Tell the active DAGs, as planners know them."""
+        return set(map(str, self.room.dags.active))
+
+    def recent_dags_text(self, now: float) -> set[str]:
+        """Tell the DAGs that became active a moment ago."""
+        return {str(dag) for dag in self.orders.register.recent(now)}
+
+    def due_in(self, now: float) -> float:
+        """Tell the seconds until `advance` should be called."""
+        return inf if self.due == inf else max(0.0, self.due - now)

@@ -1,0 +1,41 @@
+"""The limits of whoever leads, left in the database: who explains a job from elsewhere judges by the same ones."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from fairlead.jobs.settings import TenantLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fairlead.jobs.settings import Settings
+
+SETTING = "limits"
+_PLAIN = (
+    "sweep",
+    "ack",
+    "max_concurrent_dags",
+    "max_running_per_dag",
+    "max_wait",
+    "max_withheld",
+    "burst",
+)
+
+
+def limits_of(settings: Settings) -> str:
+    """Write what the leader goes by."""
+    plain = {name: getattr(settings, name) for name in _PLAIN}
+    return json.dumps(
+        {**plain, "tenants": {name: list(one) for name, one in settings.tenants.items()}}
+    )
+
+
+def limited(settings: Settings, stored: Mapping[str, str]) -> Settings:
+    """Take over what the leader goes by, if it has said so."""
+    if SETTING not in stored:
+        return settings
+    found = json.loads(stored[SETTING])
+    tenants = {name: TenantLimits(*one) for name, one in found["tenants"].items()}
+    return settings._replace(**{name: found[name] for name in _PLAIN}, tenants=tenants)

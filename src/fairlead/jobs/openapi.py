@@ -1,0 +1,371 @@
+"""The HTTP API of jobs, described for machines (OpenAPI 3.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.jobs.operating import RUN_STATES
+from fairlead.jobs.states import TRANSITIONS
+
+PROBLEM: dict[str, Any] = {
+    "type": "object",
+    "required": ["type", "status", "title", "detail", "code"],
+    "properties": {
+        "type": {"type": "string"},
+        "status": {"type": "integer"},
+        "title": {"type": "string"},
+        "detail": {"type": "string"},
+        "code": {"type": "string"},
+        "problems": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["field", "problem"],
+                "properties": {"field": {"type": "string"}, "problem": {"type": "string"}},
+            },
+        },
+    },
+}
+TIME = {"type": ["string", "null"], "format": "date-time"}
+STATE = {"enum": sorted(TRANSITIONS)}
+RUN: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "name", "state", "job_count", "jobs_left"],
+    "properties": {
+        "id": {"type": "string"},
+        "name": {"type": "string"},
+        "state": STATE,
+        "tenant": {"type": ["string", "null"]},
+        "key": {"type": ["string", "null"]},
+        "soft_sla": TIME,
+        "hard_sla": TIME,
+        "created_at": TIME,
+        "start_at": TIME,
+        "started_at": TIME,
+        "completed_on": TIME,
+        "job_count": {"type": "integer"},
+        "jobs_left": {"type": "integer", "description": "those that have not ended"},
+        "cancelling": {"type": "boolean"},
+    },
+}
+JOB: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "name", "state", "task", "executor", "result", "priority"],
+    "properties": {
+        "id": {"type": "string"},
+        "name": {"type": "string"},
+        "state": STATE,
+        "task": {"type": "string"},
+        "executor": {"type": "string"},
+        "result": {"description": "what it returned"},
+        "error": {"type": ["object", "null"]},
+        "priority": {"type": "integer", "minimum": 0, "maximum": 1999},
+    },
+}
+RUN_WITH_JOBS: dict[str, Any] = {
+    "allOf": [
+        {"$ref": "#/components/schemas/Run"},
+        {
+            "type": "object",
+            "required": ["jobs"],
+            "properties": {
+                "jobs": {"type": "array", "items": {"$ref": "#/components/schemas/Job"}}
+            },
+        },
+    ]
+}
+SUBMITTED: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "new"],
+    "properties": {"id": {"type": "string"}, "new": {"type": "boolean"}},
+}
+CHANGED: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "state", "changed"],
+    "properties": {
+        "id": {"type": "string"},
+        "state": STATE,
+        "changed": {"type": "boolean"},
+        "message": {"type": "string", "description": "why nothing was changed"},
+    },
+}
+EXPLANATION: dict[str, Any] = {
+    "type": "object",
+    "required": ["job", "state", "reason", "explanation"],
+    "properties": {
+        "job": {"type": "string"},
+        "state": STATE,
+        "reason": {"type": "string"},
+        "explanation": {"type": "string", "maxLength": 400},
+        "expected_at": TIME,
+    },
+}
+PLANNERS: dict[str, Any] = {
+    "type": "object",
+    "required": ["planner", "executors"],
+    "properties": {
+        "planner": {"type": "string"},
+        "executors": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+}
+SCHEDULED: dict[str, Any] = {
+    "type": "object",
+    "required": ["name", "cron", "timezone", "misfire", "paused", "run", "next"],
+    "properties": {
+        "name": {"type": "string"},
+        "cron": {"type": "string"},
+        "timezone": {"type": "string"},
+        "misfire": {"enum": ["skip", "one", "all"]},
+        "paused": {"type": "boolean"},
+        "run": {"type": "object"},
+        "next": {"type": "array", "items": {"type": "string", "format": "date-time"}},
+        "new": {"type": "boolean"},
+    },
+}
+REMOVED: dict[str, Any] = {
+    "type": "object",
+    "required": ["removed"],
+    "properties": {"removed": {"type": "string"}},
+}
+WORKER: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "name", "executor", "slots", "silent", "draining"],
+    "properties": {
+        "id": {"type": "integer"},
+        "name": {"type": "string"},
+        "executor": {"type": "string"},
+        "slots": {"type": "integer"},
+        "process": {"type": "string"},
+        "silent": {"type": "boolean"},
+        "draining": {"type": "boolean"},
+    },
+}
+STATUS = {
+    "type": "object",
+    "required": ["status"],
+    "properties": {"status": {"type": "string"}, "role": {"enum": ["leader", "standby"]}},
+}
+SCHEMAS: dict[str, Any] = {
+    "Changed": CHANGED,
+    "Explanation": EXPLANATION,
+    "Job": JOB,
+    "Planners": PLANNERS,
+    "Problem": PROBLEM,
+    "Removed": REMOVED,
+    "Run": RUN,
+    "RunWithJobs": RUN_WITH_JOBS,
+    "Scheduled": SCHEDULED,
+    "Status": STATUS,
+    "Submitted": SUBMITTED,
+    "Worker": WORKER,
+}
+EXAMPLES: dict[str, Any] = {
+    "Dag": {
+        "name": "invoice",
+        "soft_sla": "15m",
+        "jobs": [
+            {"name": "first", "task": "extract", "args": ["a.pdf"]},
+            {"name": "all", "task": "merge", "args": [[{"$result": "first"}]]},
+        ],
+    },
+    "Planner": {"planner": "HRRNExecutionPlanner"},
+    "Schedule": {"cron": "*/5 * * * *", "task": "extract", "args": ["a.pdf"]},
+    "Sla": {"soft_sla": "15m"},
+}
+BODY_PROBLEMS = ("400", "413", "415", "422")
+
+
+def document(bodies: dict[str, Any], *, secured: bool) -> dict[str, Any]:
+    """Describe the API; `bodies` are the schemas of what it takes."""
+    components: dict[str, Any] = {"schemas": {**bodies, **SCHEMAS}}
+    if secured:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Fairlead jobs", "version": "1"},
+        "paths": {**_service(secured), **_runs(secured), **_rest(secured)},
+        "components": components,
+    }
+
+
+def _service(secured: bool) -> dict[str, Any]:
+    status = _json(_ref("Status"))
+    text = {
+        "description": "the metrics",
+        "content": {"text/plain": {"schema": {"type": "string"}}},
+    }
+    whole = _json({"type": "object"})
+    return {
+        "/livez": {
+            "get": {
+                "summary": "Tell whether the process answers",
+                "responses": {"200": status},
+            }
+        },
+        "/readyz": {
+            "get": _operation(
+                "Tell whether jobs are planned and run here",
+                {"200": status, "503": status},
+                secured,
+            )
+        },
+        "/metrics": {"get": _operation("Show metrics as Prometheus text", {"200": text}, secured)},
+        "/openapi.json": {"get": _operation("Show this document", {"200": whole}, secured)},
+    }
+
+
+def _runs(secured: bool) -> dict[str, Any]:
+    listed = _json(_list("runs", "Run"))
+    submitted = {"200": _json(_ref("Submitted")), "201": _json(_ref("Submitted"))}
+    queries = [
+        _query("state", {"enum": list(RUN_STATES)}),
+        _query("tenant", {"type": "string"}),
+        _query("before", {"type": "string", "pattern": "^[0-9]{1,18}$"}),
+        _query("limit", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 50}),
+    ]
+    paths: dict[str, Any] = {
+        "/v1/runs": {
+            "get": _operation(
+                "List runs, newest first", {"200": listed, **_problems("422")}, secured, queries
+            ),
+            "post": _operation(
+                "Submit a DAG: durable when answered, 200 if its key was used before",
+                submitted,
+                secured,
+                [_query("start_at", {"type": "string"})],
+                takes="Dag",
+            ),
+        },
+        "/v1/runs/{run}": {
+            "get": _operation(
+                "Show a run with its jobs", {"200": _json(_ref("RunWithJobs"))}, secured, of="run"
+            )
+        },
+        "/v1/runs/{run}/sla": {
+            "post": _operation(
+                "Change the SLAs of a run or of one of its jobs; what is not named stays",
+                {"200": _json(_ref("RunWithJobs"))},
+                secured,
+                of="run",
+                takes="Sla",
+            )
+        },
+        "/v1/jobs/{job}/explain": {
+            "get": _operation(
+                "Say why a job is not running, and when it likely will",
+                {"200": _json(_ref("Explanation"))},
+                secured,
+                of="job",
+            )
+        },
+    }
+    for deed, summary in (
+        ("cancel", "Cancel a run: what waits never runs, what runs is stopped"),
+        ("pause", "Start nothing more of a run"),
+        ("resume", "Go on with a paused run"),
+        ("retry", "Give the jobs that did not complete fresh attempts"),
+    ):
+        changed = {"200": _json(_ref("Changed"))}
+        paths[f"/v1/runs/{{run}}/{deed}"] = {
+            "post": _operation(summary, changed, secured, of="run")
+        }
+    return paths
+
+
+def _rest(secured: bool) -> dict[str, Any]:
+    scheduled = {"200": _json(_ref("Scheduled"))}
+    planners = {"200": _json(_ref("Planners"))}
+    return {
+        "/v1/planner": {
+            "get": _operation("Tell which planner orders what", planners, secured),
+            "put": _operation("Have another planner", planners, secured, takes="Planner"),
+        },
+        "/v1/schedules": {
+            "get": _operation(
+                "List schedules", {"200": _json(_list("schedules", "Scheduled"))}, secured
+            )
+        },
+        "/v1/schedules/{name}": {
+            "get": _operation("Show a schedule", scheduled, secured, of="name"),
+            "put": _operation(
+                "Add a schedule, or change it",
+                {**scheduled, "201": _json(_ref("Scheduled"))},
+                secured,
+                of="name",
+                takes="Schedule",
+            ),
+            "delete": _operation(
+                "Remove a schedule",
+                {"200": _json(_ref("Removed")), **_problems("422")},
+                secured,
+                of="name",
+            ),
+        },
+        "/v1/schedules/{name}/pause": {
+            "post": _operation("Let a schedule rest", scheduled, secured, of="name")
+        },
+        "/v1/schedules/{name}/resume": {
+            "post": _operation("Let a schedule go on", scheduled, secured, of="name")
+        },
+        "/v1/workers": {
+            "get": _operation(
+                "List those who run jobs", {"200": _json(_list("workers", "Worker"))}, secured
+            )
+        },
+    }
+
+
+def _operation(
+    summary: str,
+    responses: dict[str, Any],
+    secured: bool,
+    parameters: list[dict[str, Any]] | None = None,
+    *,
+    of: str | None = None,
+    takes: str | None = None,
+) -> dict[str, Any]:
+    """Describe one operation; `of` is what stands in its path, `takes` what its body is."""
+    operation: dict[str, Any] = {"summary": summary, "responses": dict(responses)}
+    given = list(parameters or ())
+    if of is not None:
+        path = {"name": of, "in": "path", "required": True, "schema": {"type": "string"}}
+        given.append(path)
+        operation["responses"] |= _problems("404")
+    if given:
+        operation["parameters"] = given
+    if takes is not None:
+        content = {"application/json": {"schema": _ref(takes), "example": EXAMPLES[takes]}}
+        operation["requestBody"] = {"required": True, "content": content}
+        operation["responses"] |= _problems(*BODY_PROBLEMS)
+    operation["responses"] |= _problems("401" if secured else "403")
+    operation["responses"].setdefault("503", _unavailable())
+    if secured:
+        operation["security"] = [{"token": []}]
+    return operation
+
+
+def _unavailable() -> dict[str, Any]:
+    seconds = {"schema": {"type": "integer", "minimum": 1}}
+    return {**_problems("503")["503"], "headers": {"Retry-After": seconds}}
+
+
+def _query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "schema": schema}
+
+
+def _ref(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _list(name: str, of: str) -> dict[str, Any]:
+    items = {"type": "array", "items": _ref(of)}
+    return {"type": "object", "required": [name], "properties": {name: items}}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": "the answer", "content": {"application/json": {"schema": schema}}}
+
+
+def _problems(*statuses: str) -> dict[str, Any]:
+    content = {"application/problem+json": {"schema": _ref("Problem")}}
+    return {status: {"description": "what is wrong", "content": content} for status in statuses}

@@ -1,0 +1,311 @@
+"""What operators do, for the command line and for the HTTP API alike: look, change, and be told in a sentence.
+
+Each deed answers with a document.  What cannot be done is a Fairlead error: `UnknownRun` for what is not there, another
+one for what cannot be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from fairlead.config import shown, whole
+from fairlead.documents.reading import Problem, content_of, lines_of
+from fairlead.errors import BadFile, ConfigError, UnknownRun
+from fairlead.jobs.cron import checked
+from fairlead.jobs.explaining import explain
+from fairlead.jobs.files import MOST_FILE_BYTES, run_of_content, run_of_file, source_of
+from fairlead.jobs.outcome import job_id, run_number
+from fairlead.jobs.planning import name_of, planner_of
+from fairlead.jobs.records import Schedule
+from fairlead.jobs.registry import named
+from fairlead.jobs.showing import (
+    run_document,
+    run_with_jobs,
+    schedule_document,
+    worker_document,
+)
+from fairlead.jobs.sla import due_times, sla_of
+from fairlead.jobs.states import ACTIVE, COMPLETED, CREATED, SUSPENDED, TERMINAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from fairlead.jobs.explaining import Explanation
+    from fairlead.jobs.records import NewRun, RunRow
+    from fairlead.jobs.registry import Task
+    from fairlead.jobs.service import Jobs
+    from fairlead.jobs.stores.base import Store
+
+MOST_SHOWN = 10_000
+SHOWN = 50
+RUN_STATES = (CREATED, ACTIVE, SUSPENDED, *sorted(TERMINAL - {"skipped", "expired"}))
+LATEST_RUN = 2**63 - 1
+KEEP: Any = object()  # of an SLA: leave it as it is
+
+
+class Operations:
+    """All that can be done to the runs of one `Jobs`."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self.jobs = jobs
+
+    # Runs
+
+    async def submit(self, dag: Any, start_at: Any = None) -> dict[str, Any]:
+        """Store a DAG file, by its path or what is in it, or a mapping like one."""
+        given: Any = _Content(dag) if isinstance(dag, bytes) else dag
+        run = await self.jobs.submit(given, start_at=start_at)
+        return {"id": run.id, "new": run.new}
+
+    async def runs(
+        self,
+        *,
+        state: str | None = None,
+        tenant: str | None = None,
+        before: Any = None,
+        limit: int = SHOWN,
+    ) -> list[dict[str, Any]]:
+        """List runs, newest first."""
+        if state is not None and state not in RUN_STATES:
+            raise ConfigError(f"state must be one of {', '.join(RUN_STATES)}; got {shown(state)}")
+        whole(limit, "limit", 1, MOST_SHOWN)
+        last = None if before is None else run_number(before)
+        if tenant is not None and "\0" in tenant:
+            raise ConfigError(f"no tenant has a NUL in its name; got {shown(tenant)}")
+        store = await self.jobs.store()
+        rows = await store.runs(state=state, tenant=tenant, before=last, limit=limit)
+        return [run_document(row) for row in rows]
+
+    async def run(self, run: Any) -> dict[str, Any]:
+        """Show a run and its jobs."""
+        store = await self.jobs.store()
+        row = await self.row(run)
+        return run_with_jobs(row, await store.jobs(row.dag), store.now())
+
+    async def cancel(self, run: Any) -> dict[str, Any]:
+        """Cancel a run: what waits never runs, what runs is stopped."""
+        return await self._changed(run, self.jobs.cancel)
+
+    async def pause(self, run: Any) -> dict[str, Any]:
+        """Start nothing more of a run."""
+        return await self._changed(run, self.jobs.pause)
+
+    async def resume(self, run: Any) -> dict[str, Any]:
+        """Go on with a paused run."""
+        return await self._changed(run, self.jobs.resume)
+
+    async def retry(self, run: Any) -> dict[str, Any]:
+        """Give what did not complete fresh attempts."""
+        return await self._changed(run, self.jobs.retry)
+
+    async def _changed(
+        self, run: Any, deed: Callable[[Any], Coroutine[Any, Any, bool]]
+    ) -> dict[str, Any]:
+        changed = await deed(run)
+        row = await self.row(run)
+        said: dict[str, Any] = {"id": str(row.dag), "state": row.state, "changed": changed}
+        if not changed:
+            said["message"] = _unchanged(deed.__name__, row)
+        return said
+
+    async def set_sla(
+        self, run: Any, *, soft: Any = KEEP, hard: Any = KEEP, job: Any = None
+    ) -> dict[str, Any]:
+        """Change the SLAs of a run or of one of its jobs; relative ones count from now, None is none."""
+        store = await self.jobs.store()
+        row = await self.row(run)
+        node = None
+        old: tuple[float | None, float | None] = (row.soft, row.hard)
+        if job is not None:
+            dag, node = job_id(job if "." in str(job) else f"{row.dag}.{job}")
+            found = [one for one in await store.jobs(row.dag) if one.node == node]
+            if dag != row.dag or not found:
+                raise UnknownRun(f"run {row.dag} has no job {shown(job)}")
+            old = (found[0].soft, found[0].hard)
+        if soft is KEEP and hard is KEEP:
+            raise ConfigError("say which SLA to change: soft, hard or both")
+        read = (
+            None if soft is KEEP else sla_of(soft, "soft_sla"),
+            None if hard is KEEP else sla_of(hard, "hard_sla"),
+        )
+        now = store.now()
+        given = due_times(*read, now)
+        soft_at = old[0] if soft is KEEP else given[0]
+        hard_at = old[1] if hard is KEEP else given[1]
+        if soft_at is not None and hard_at is not None and soft_at > hard_at:
+            raise ConfigError(
+                f"soft_sla would be {soft_at - hard_at:.0f} s after hard_sla; the soft one comes first"
+            )
+        if row.state in TERMINAL:
+            raise ConfigError(f"run {row.dag} has ended ({row.state}): its SLAs are history")
+        await store.set_sla(row.dag, soft_at, hard_at, node)
+        self._look()
+        return await self.run(row.dag)
+
+    async def explain(self, job: Any) -> Explanation:
+        """Say in one sentence why a job does not run, and when it likely will."""
+        dag, node = job_id(job)
+        return await explain(
+            await self.jobs.store(), self.jobs.settings, (dag, node), self.jobs.scheduler
+        )
+
+    async def row(self, run: Any) -> RunRow:
+        """Find a run."""
+        dag = run_number(run)
+        row = await (await self.jobs.store()).run(dag)
+        if row is None:
+            raise UnknownRun(f"there is no run {dag}; see fairlead jobs list")
+        return row
+
+    # Planners
+
+    async def planners(self) -> dict[str, Any]:
+        """Tell which planner orders what: for all executors, and for those that have their own."""
+        store = await self.jobs.store()
+        settings = await store.settings()
+        return {
+            "planner": settings.get("planner", name_of(self.jobs.settings.planner)),
+            "executors": {
+                name.partition(".")[2]: value
+                for name, value in sorted(settings.items())
+                if name.startswith("planner.")
+            },
+        }
+
+    async def set_planner(self, planner: str | None, executor: str | None = None) -> dict[str, Any]:
+        """Have another planner, within a poll; None is the one there was at first."""
+        store = await self.jobs.store()
+        if planner is not None:
+            # Its module is the user's own and may take its time.
+            await asyncio.to_thread(planner_of, planner)
+        if executor is not None:
+            known = set(self.jobs.executors) | await store.executors()
+            if named(executor, "executor") not in known:
+                raise ConfigError(
+                    f"there is no executor {executor!r}; there are {', '.join(sorted(known))}"
+                )
+        await store.set_setting("planner" if executor is None else f"planner.{executor}", planner)
+        self._look()
+        return await self.planners()
+
+    # Schedules
+
+    async def schedules(self) -> list[dict[str, Any]]:
+        """List schedules."""
+        store = await self.jobs.store()
+        return [schedule_document(one, store.now()) for one in await store.schedules()]
+
+    async def schedule(self, name: str) -> dict[str, Any]:
+        """Show a schedule."""
+        store = await self.jobs.store()
+        return schedule_document(await self._schedule(store, name), store.now())
+
+    async def put_schedule(self, schedule: Schedule, *, known_tasks: bool = True) -> dict[str, Any]:
+        """Add a schedule, or change it; what it runs is checked as a DAG file, if the tasks are known here."""
+        checked(schedule)
+        store = await self.jobs.store()
+        now = store.now()
+        if known_tasks:
+            run_of_file(schedule.run, self.jobs.tasks, now=now)
+        old = {one.name for one in await store.schedules()}
+        await store.put_schedule(schedule._replace(cursor=now))
+        self._look()
+        return {**schedule_document(schedule, now), "new": schedule.name not in old}
+
+    async def pause_schedule(self, name: str, paused: bool) -> dict[str, Any]:
+        """Let a schedule rest, or go on."""
+        store = await self.jobs.store()
+        schedule = (await self._schedule(store, name))._replace(paused=paused)
+        await store.put_schedule(schedule)
+        self._look()
+        return schedule_document(schedule, store.now())
+
+    async def drop_schedule(self, name: str) -> dict[str, Any]:
+        """Remove a schedule; runs that it has submitted stay."""
+        store = await self.jobs.store()
+        if not await store.drop_schedule(named(name, "the name of a schedule")):
+            raise _no_schedule(name)
+        self._look()
+        return {"removed": name}
+
+    async def _schedule(self, store: Store, name: str) -> Schedule:
+        for one in await store.schedules():
+            if one.name == name:
+                return one
+        raise _no_schedule(name)
+
+    # Workers
+
+    async def workers(self) -> list[dict[str, Any]]:
+        """List those who run jobs."""
+        store = await self.jobs.store()
+        return [worker_document(one) for one in await store.workers()]
+
+    def _look(self) -> None:
+        if self.jobs.scheduler is not None:
+            self.jobs.scheduler.look_soon()
+
+
+class _Content:
+    """What a DAG file held, from standard input."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def plan(self, tasks: Mapping[str, Task], *, now: float, start_at: float | None) -> NewRun:
+        """Make a run of it."""
+        return run_of_content(
+            self._content, tasks, now=now, start_at=start_at, name="standard input"
+        )
+
+
+def mapping_of_file(path: str) -> dict[str, Any]:
+    """Read a DAG file, without looking at what it says."""
+    content = content_of(path, MOST_FILE_BYTES)
+    if isinstance(content, Problem):
+        raise BadFile(lines_of([content], path))
+    found = source_of(content, path).value
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} is no DAG file: it must be a mapping with name and jobs")
+    return found
+
+
+def schedule_of(
+    name: str,
+    cron: str,
+    *,
+    task: str | None = None,
+    args: Any = (),
+    kwargs: Any = None,
+    run: Any = None,
+    timezone: str = "UTC",
+    misfire: str = "one",
+    paused: bool = False,
+) -> Schedule:
+    """Make a schedule of one task, or of a whole DAG file."""
+    if (task is None) == (run is None):
+        raise ConfigError("a schedule runs either one task or one DAG file; give one of the two")
+    if task is not None:
+        named(task, "the name of a task")
+        job = {"name": task, "task": task, "args": list(args), "kwargs": dict(kwargs or {})}
+        run = {"name": name, "jobs": [job]}
+    return Schedule(name, cron, timezone, run, misfire, 0.0, paused)
+
+
+def _no_schedule(name: str) -> UnknownRun:
+    return UnknownRun(f"there is no schedule {shown(name)}; see fairlead jobs schedule list")
+
+
+def _unchanged(deed: str, row: RunRow) -> str:
+    """Say why nothing was changed."""
+    ended = row.state in TERMINAL
+    if deed == "retry":
+        if row.state == COMPLETED:
+            return f"every job of run {row.dag} completed: there is nothing to retry"
+        return f"run {row.dag} has not ended ({row.state}): wait for its end, or cancel it first"
+    if ended:
+        return f"run {row.dag} has ended already ({row.state})"
+    if deed == "resume":
+        return f"run {row.dag} is not paused ({row.state})"
+    return f"run {row.dag} is {'paused' if deed == 'pause' else 'being cancelled'} already"

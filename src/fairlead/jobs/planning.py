@@ -1,0 +1,239 @@
+"""Asking planners that users wrote: they may raise, hang, drop, invent or repeat jobs, and nobody else shall suffer.
+
+A planner runs on a thread of its own, with a time limit.  One that fails is named in the log, and for that round the
+order is by SLA priority and age.  A thread that hangs cannot be ended: after `MOST_HANGS` the planner is not asked
+again until it is set anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from fairlead.config import shown
+from fairlead.errors import ConfigError
+from fairlead.jobs.planners import (
+    ExecutionPlanner,
+    GlobalPriorityExecutionPlanner,
+    check_planner,
+    load_planner,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    from fairlead.jobs.frontier import Frontier
+    from fairlead.jobs.planners import FlatJob
+
+PLAN_LIMIT = 2.0  # seconds
+MOST_HANGS = 3
+
+log = logging.getLogger("fairlead.jobs")
+
+
+def planner_of(value: Any) -> ExecutionPlanner:
+    """Read a planner: an object with `plan`, a class of them, or "module:Class"; None is the default one."""
+    if value is None:
+        return GlobalPriorityExecutionPlanner()
+    if isinstance(value, str):
+        return load_planner(value)
+    if isinstance(value, type):
+        try:
+            value = value()
+        except Exception as error:
+            raise ConfigError(f"planner {shown(value)} cannot be made: {error!r}") from error
+    check_planner(value)
+    planner: ExecutionPlanner = value
+    return planner
+
+
+def name_of(planner: object) -> str:
+    """Name a planner for people, and so that it can be loaded again."""
+    kind = type(planner)
+    if kind.__module__.startswith("fairlead."):
+        return kind.__name__
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+class Planning:
+    """One planner of one user, asked again and again."""
+
+    def __init__(self, planner: Any, executor: str, *, limit: float = PLAN_LIMIT) -> None:
+        self.planner = planner
+        self.executor = executor
+        self.name = name_of(planner)
+        self.limit = limit
+        self.hangs = 0
+        self.failures = 0
+        self.told: str | None = None  # the complaint told last, not to be repeated each round
+
+    async def plan(
+        self,
+        jobs: Sequence[FlatJob],
+        slots: dict[str, int],
+        active: set[str],
+        recent: set[str],
+    ) -> list[Hashable] | None:
+        """Ask for an order of these jobs; None if there is none to be had."""
+        if self.hangs >= MOST_HANGS:
+            return None
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        # Its own copies: what it does to them is its own affair.
+        arguments = (list(jobs), dict(slots), set(active), set(recent))
+        thread = threading.Thread(
+            target=_ask, args=(self.planner, arguments, loop, answer), name="planner", daemon=True
+        )
+        thread.start()
+        try:
+            planned = await asyncio.wait_for(answer, self.limit)
+            return self._checked(planned, jobs)
+        except TimeoutError:
+            self.hangs += 1
+            last = self.hangs >= MOST_HANGS
+            self._complain(
+                f"gave no answer within {self.limit:g} s"
+                + ("; it is not asked again until it is set anew" if last else "")
+            )
+        except Exception as error:
+            self._complain(f"failed: {error!r}")
+        return None
+
+    def _checked(self, planned: Any, jobs: Sequence[FlatJob]) -> list[Hashable]:
+        known = {job.id: job for job in jobs}
+        order: dict[Hashable, None] = {}
+        strangers = 0
+        for job in planned:
+            name = getattr(job, "id", None)
+            if name not in known or name in order:
+                strangers += 1
+            else:
+                order[name] = None
+        if strangers:
+            self._complain(f"planned {strangers} jobs that it was not given, or gave before")
+        else:
+            self.told = None
+        return list(order)
+
+    def _complain(self, what: str) -> None:
+        self.failures += 1
+        if what != self.told:
+            self.told = what
+            log.error("planner %s of executor %r %s", self.name, self.executor, what)
+
+    def blame(self, late: int, limit: float) -> None:
+        """Tell that it left out jobs for so long that they run all the same."""
+        log.warning(
+            "planner %s of executor %r left out %d jobs for more than %g s; they run all the same",
+            self.name,
+            self.executor,
+            late,
+            limit,
+        )
+
+
+class Planners:
+    """Which planner each executor has, and the asking of those that users wrote.
+
+    They are asked in the background: one that takes its time holds up its own executor only.
+    """
+
+    def __init__(
+        self,
+        default: Any,
+        now: Callable[[], float],
+        max_withheld: float,
+        answered: Callable[[], None],
+    ) -> None:
+        self._default = default
+        self._now = now
+        self._max_withheld = max_withheld
+        self._answered = answered
+        self._set: dict[str, tuple[str, Any]] = {}  # by executor ("": all others), with its path
+        self._plannings: dict[str, Planning] = {}
+        self._asking: dict[str, asyncio.Task[None]] = {}
+
+    def of(self, executor: str) -> Any:
+        """Tell the planner of an executor."""
+        found = self._set.get(executor) or self._set.get("")
+        return self._default if found is None else found[1]
+
+    def follow(self, settings: Mapping[str, str]) -> None:
+        """Follow what was set at run time; what cannot be loaded leaves the one before in place."""
+        kept: dict[str, tuple[str, Any]] = {}
+        for name, path in settings.items():
+            kind, _, executor = name.partition(".")
+            if kind != "planner":
+                continue
+            old = self._set.get(executor)
+            try:
+                kept[executor] = old if old and old[0] == path else (path, planner_of(path))
+            except ConfigError as error:
+                log.error(
+                    "planner %s of %s is not used: %s", path, executor or "all executors", error
+                )
+                if old is not None:
+                    kept[executor] = old
+        self._set = kept
+
+    def ask(self, frontier: Frontier) -> None:
+        """Have those asked that should be."""
+        for executor in frontier.needs_plan(self._now()):
+            if executor not in self._asking:
+                task = asyncio.create_task(self._ask(frontier, executor))
+                self._asking[executor] = task
+
+    async def _ask(self, frontier: Frontier, executor: str) -> None:
+        try:
+            planner = self.of(executor)
+            planning = self._plannings.get(executor)
+            if planning is None or planning.planner is not planner:
+                planning = self._plannings[executor] = Planning(planner, executor)
+            now = self._now()
+            order = await planning.plan(
+                frontier.candidates(executor, now),
+                frontier.slots(),
+                frontier.active_dags_text(),
+                frontier.recent_dags_text(now),
+            )
+            if planner is self.of(executor):
+                frontier.planned(executor, order, self._now())
+                if late := frontier.overdue_withheld(executor):
+                    planning.blame(late, self._max_withheld)
+        finally:
+            del self._asking[executor]
+            self._answered()
+
+    def close(self) -> None:
+        """Wait for no answer any more."""
+        for task in list(self._asking.values()):
+            task.cancel()
+
+
+def _ask(
+    planner: Any,
+    arguments: tuple[Any, ...],
+    loop: asyncio.AbstractEventLoop,
+    answer: asyncio.Future[Any],
+) -> None:
+    error: BaseException | None = None
+    planned: Any = None
+    try:
+        planned = list(planner.plan(*arguments))
+    except BaseException as raised:
+        error = raised if isinstance(raised, Exception) else RuntimeError(repr(raised))
+
+    def tell() -> None:
+        if answer.done():
+            return  # too late: nobody waits
+        if error is None:
+            answer.set_result(planned)
+        else:
+            answer.set_exception(error)
+
+    try:
+        loop.call_soon_threadsafe(tell)
+    except RuntimeError:
+        pass  # the loop has ended

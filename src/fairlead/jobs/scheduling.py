@@ -1,0 +1,384 @@
+"""The scheduler: of all serving processes one leads, and plans, claims and rescues for all.
+
+It holds what is ready and what runs in a `Frontier` (one gate), hears of changes by the endings of its own process, by
+news of others and by looking for itself, and turns what the gate starts into claims.  Whatever it believes can be
+thrown away: after any doubt (a database that was away, a lease that was lost) it reads everything anew.
+
+A claim whose answer was lost may have happened.  Its fence is ours alone, so it is handed back until the store has
+answered: if it never happened, that is refused and does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from random import Random
+from secrets import randbits
+from typing import TYPE_CHECKING
+
+from fairlead.errors import StoreUnavailable
+from fairlead.jobs.counting import Counts
+from fairlead.jobs.endings import crashed, handed_back
+from fairlead.jobs.frontier import Frontier
+from fairlead.jobs.limits import SETTING, limits_of
+from fairlead.jobs.planning import Planners
+from fairlead.jobs.records import Claim, Ending
+from fairlead.jobs.roster import Roster
+from fairlead.jobs.states import RETRY
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from fairlead.jobs.estimates import Estimates
+    from fairlead.jobs.records import Claimed, Finished, Id, ReadyJob, RunningJob
+    from fairlead.jobs.settings import Settings
+    from fairlead.jobs.stores.base import Store
+    from fairlead.jobs.worker import Crew
+
+PAGE = 5_000  # ready jobs read at once
+MOST_CLAIMS = 1_000  # in one statement
+LONGEST_PAUSE = 5.0  # seconds between tries while the database is away
+
+log = logging.getLogger("fairlead.jobs")
+
+
+class Scheduler:
+    """The leader's part of a serving process; while another leads it only waits."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        crew: Crew,
+        process: str,
+        estimates: Estimates,
+        *,
+        upkeep: Callable[[Scheduler], Awaitable[None]],
+        on_finished: Callable[[Finished], None],
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.crew = crew
+        self.process = process
+        self.estimates = estimates
+        self.counts = Counts()
+        self.epoch = 0  # of its lease; 0: it has none
+        self.frontier: Frontier | None = None
+        self.roster = Roster(settings.lease)
+        self.planners = Planners(settings.planner, store.now, settings.max_withheld, self.wake)
+        self.progressed_at = time.monotonic()  # for health: a loop that stands still is no good
+        self._upkeep = upkeep
+        self._on_finished = on_finished
+        self._wake = asyncio.Event()
+        self._doubtful: list[Claim] = []
+        # Fences need not be secret, only never the same again.
+        self._fences = Random(randbits(256))
+        self._renew_at = self._look_at = self._sweep_at = 0.0
+        self._stopping = False
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process is the one that plans."""
+        return self.frontier is not None
+
+    # What other parts of this process tell it
+
+    def wake(self) -> None:
+        """Have a look now."""
+        self._wake.set()
+
+    def look_soon(self) -> None:
+        """News may have come: look before the next poll."""
+        self._look_at = 0.0
+        self._wake.set()
+
+    async def finish(self, endings: Sequence[Ending]) -> None:
+        """Store how jobs ended, and go on with what that made ready."""
+        finished = await self.store.finish(self.process, endings)
+        applied = set(finished.applied)
+        for ending in endings:
+            if (ending.dag, ending.node) in applied:
+                self.counts.ended[ending.state] = self.counts.ended.get(ending.state, 0) + 1
+        self._on_finished(finished)
+        frontier = self.frontier
+        if frontier is not None:
+            self._follow(frontier, finished.ready, finished.applied)
+            for run in finished.ended:
+                frontier.ended_run(run.dag, self.store.now())
+            self._wake.set()
+            if finished.refused:
+                await self._recheck(finished.refused)
+        for run in finished.ended:
+            self.counts.runs_ended[run.state] = self.counts.runs_ended.get(run.state, 0) + 1
+
+    # Its own life
+
+    async def run(self) -> None:
+        """Lead whenever nobody else does, until stopped."""
+        pause = 0.0
+        while not self._stopping:
+            self.progressed_at = time.monotonic()
+            try:
+                if self.frontier is None:
+                    await self._try_to_lead()
+                else:
+                    await self._turn(self.frontier)
+                pause = 0.0
+            except StoreUnavailable as error:
+                self._step_down()
+                pause = min(LONGEST_PAUSE, max(0.1, 2 * pause))
+                log.warning("the scheduler waits %.1f s for the database: %s", pause, error)
+                await asyncio.sleep(pause)
+            except Exception:
+                # Whatever it was: what is believed can be thrown away, and somebody must plan.
+                self._step_down()
+                pause = min(LONGEST_PAUSE, max(0.1, 2 * pause))
+                log.exception("the scheduler failed, and begins anew in %.1f s", pause)
+                await asyncio.sleep(pause)
+
+    def stop(self) -> None:
+        """Claim nothing more."""
+        self._stopping = True
+        self._wake.set()
+
+    async def resign(self) -> None:
+        """Let another lead at once."""
+        self._step_down()
+        self.planners.close()
+        try:
+            await self.store.resign(self.process)
+        except StoreUnavailable:
+            pass  # the lease runs out by itself
+
+    def _step_down(self) -> None:
+        self.frontier = None
+        self.epoch = 0
+
+    async def _try_to_lead(self) -> None:
+        await self._hand_back_doubtful()
+        self.epoch = await self.store.lead(self.process, self.settings.lease) or 0
+        if not self.epoch:
+            await self._rest(self.settings.poll)
+            return
+        self.counts.takeovers += 1
+        self._renew_at = time.monotonic() + self.settings.lease / 3
+        await self._take_over()
+
+    async def _take_over(self) -> None:
+        """Read everything: from here on the frontier follows what happens."""
+        await self.store.take_news(self.process)  # older than what is read now
+        settings = await self.store.settings()
+        if settings.get(SETTING) != (limits := limits_of(self.settings)):
+            await self.store.set_setting(SETTING, limits)
+        self.roster = Roster(self.settings.lease)
+        self.planners.follow(settings)
+        frontier = Frontier(
+            planners=self.planners.of,
+            tenants=self.settings.tenants,
+            max_concurrent_dags=self.settings.max_concurrent_dags,
+            max_running_per_dag=self.settings.max_running_per_dag,
+            max_wait=self.settings.max_wait,
+            max_withheld=self.settings.max_withheld,
+            burst=self.settings.burst,
+        )
+        self.estimates.replace(await self.store.estimates())
+        self._hold(frontier, await self.store.running(), self.store.now())
+        page = await self.store.ready(None, PAGE)
+        while page:
+            frontier.add(self.estimates.fill(page), self.store.now())
+            if len(page) < PAGE:
+                break
+            await self._renew()
+            page = await self.store.ready((page[-1].dag, page[-1].node), PAGE)
+        self.frontier = frontier
+        self._look_at = 0.0
+        self._sweep_at = 0.0
+
+    async def _turn(self, frontier: Frontier) -> None:
+        await self._hand_back_doubtful()
+        clock = time.monotonic()
+        if clock >= self._renew_at and not await self._renew():
+            return
+        if clock >= self._look_at:
+            self._look_at = clock + self.settings.poll
+            await self._look(frontier)
+        if clock >= self._sweep_at:
+            self._sweep_at = clock + self.settings.sweep
+            await self._rescue(frontier)
+            await self._upkeep(self)
+        now = self.store.now()
+        begun = time.perf_counter()
+        if frontier.due <= now:
+            frontier.advance(now)
+        started = frontier.started(now)
+        self.counts.planning_seconds += time.perf_counter() - begun
+        self.counts.planning_rounds += 1
+        self.planners.ask(frontier)
+        if started:
+            for first in range(0, len(started), MOST_CLAIMS):
+                await self._claim(frontier, started[first : first + MOST_CLAIMS])
+        elif not self._wake.is_set():
+            until = min(self._renew_at, self._look_at, self._sweep_at) - time.monotonic()
+            await self._rest(min(until, frontier.due - self.store.now()))
+        self._wake.clear()
+
+    async def _rest(self, longest: float) -> None:
+        """Sleep until something happens here, a hint comes from elsewhere, or time is up."""
+        if longest <= 0 or self._stopping:
+            return
+        wake = asyncio.ensure_future(self._wake.wait())
+        hint = asyncio.ensure_future(self.store.wait_for_news(longest))
+        try:
+            await asyncio.wait({wake, hint}, timeout=longest, return_when=asyncio.FIRST_COMPLETED)
+            if hint.done() and hint.result():
+                self._look_at = 0.0
+                self.crew.hint()
+        finally:
+            for task in (wake, hint):
+                task.cancel()
+            await asyncio.gather(wake, hint, return_exceptions=True)
+
+    async def _renew(self) -> bool:
+        epoch = await self.store.lead(self.process, self.settings.lease)
+        if epoch != self.epoch:
+            log.warning("another process leads now; this one stands by")
+            self._step_down()
+            return False
+        self._renew_at = time.monotonic() + self.settings.lease / 3
+        return True
+
+    # Hearing
+
+    async def _look(self, frontier: Frontier) -> None:
+        news = await self.store.take_news(self.process)
+        now = self.store.now()
+        for dag in news.refreshed:
+            frontier.drop(dag, now)
+        self._follow(frontier, news.ready, news.ended)
+        for dag in news.runs_ended:
+            frontier.ended_run(dag, now)
+        if news.settings:
+            self.planners.follow(await self.store.settings())
+            for executor in frontier.executors():
+                frontier.set_planner(executor, self.planners.of(executor), now)
+        self.roster.see(await self.store.workers(), time.monotonic())
+        for executor, slots in self.roster.slots().items():
+            frontier.resize(executor, slots, now)
+
+    async def _rescue(self, frontier: Frontier) -> None:
+        """Bury silent workers, and take back what nobody runs."""
+        silent = self.roster.silent(time.monotonic())
+        if silent:
+            buried = await self.store.bury(silent)
+            for worker in buried:
+                log.warning(
+                    "worker %d gave no sign of life for %g s; what it ran is taken back",
+                    worker,
+                    self.settings.lease,
+                )
+        orphans = await self.store.orphans(self.settings.ack)
+        if not orphans:
+            return
+        endings = []
+        for job in orphans:
+            ending = crashed(job, self.settings.max_crashes) if job.acked else handed_back(job)
+            self.counts.rescued += 1
+            self.counts.quarantined += ending.state != RETRY
+            endings.append(ending)
+        await self.finish(endings)
+
+    async def _recheck(self, ids: Sequence[Id]) -> None:
+        """What we believed of these jobs is wrong: read their runs anew."""
+        frontier = self.frontier
+        if frontier is None:
+            return
+        for dag in dict.fromkeys(dag for dag, _ in ids):
+            ready, running = await self.store.reread(dag)
+            if self.frontier is not frontier:
+                return
+            now = self.store.now()
+            frontier.drop(dag, now)
+            held = {(job.dag, job.node) for job in running}
+            gone = [one for one in ids if one[0] == dag and one not in held]
+            self._ended(frontier, gone, now)
+            self._hold(frontier, running, now)
+            frontier.add(self.estimates.fill(ready), now)
+
+    def _follow(self, frontier: Frontier, ready: Sequence[ReadyJob], ended: Sequence[Id]) -> None:
+        """Take in what became ready before room is given back, so that it goes to the best of all there are."""
+        now = self.store.now()
+        ready = self.estimates.fill(ready)
+        gone = set(ended)
+        frontier.add([job for job in ready if (job.dag, job.node) not in gone], now)
+        self._ended(frontier, ended, now)
+        frontier.add(
+            [job for job in ready if (job.dag, job.node) in gone], now
+        )  # to be tried again
+
+    def _hold(self, frontier: Frontier, running: Sequence[RunningJob], now: float) -> None:
+        frontier.hold(running, now)
+        self.roster.hold(running)
+
+    def _ended(self, frontier: Frontier, ids: Sequence[Id], now: float) -> None:
+        self.roster.release(ids)
+        frontier.ended(ids, now)
+
+    # Planning and claiming
+
+    async def _claim(self, frontier: Frontier, started: Sequence[ReadyJob]) -> None:
+        own = set(self.crew.workers.values())
+        here: list[Claim] = []
+        there: list[Claim] = []
+        homeless: list[ReadyJob] = []
+        for job in started:
+            worker = self.roster.place(job.executor, (job.dag, job.node), own)
+            if worker is None:
+                homeless.append(job)
+                continue
+            claim = Claim(job.dag, job.node, worker, self._fences.getrandbits(62))
+            (here if worker in own else there).append(claim)
+        claimed: list[Claimed] = []
+        for claims, acked in ((here, True), (there, False)):
+            if claims:
+                claimed += await self._claim_batch(claims, acked)
+        won = {(job.dag, job.node) for job in claimed}
+        lost = [(claim.dag, claim.node) for claim in (*here, *there)]
+        lost = [one for one in lost if one not in won]
+        now = self.store.now()
+        for job in homeless:  # a worker has gone: the roster tells the frontier at the next look
+            frontier.lost((job.dag, job.node), now)
+        if homeless:
+            frontier.add(homeless, now)
+            self._look_at = 0.0
+        self.roster.release(lost)
+        for one in lost:
+            frontier.lost(one, now)
+        self.counts.claimed += len(claimed)
+        self.counts.claimed_at(now, (job for job in started if (job.dag, job.node) in won))
+        self.counts.lost_claims += len(lost)
+        if lost:
+            if not await self._renew():
+                return
+            await self._recheck(lost)
+
+    async def _claim_batch(self, claims: list[Claim], acked: bool) -> list[Claimed]:
+        try:
+            claimed = await self.store.claim(self.process, self.epoch, claims, acked=acked)
+        except BaseException:
+            self._doubtful += claims
+            raise
+        if acked:
+            self.crew.dispatch(claimed)
+        return claimed
+
+    async def _hand_back_doubtful(self) -> None:
+        if self._doubtful:
+            claims, self._doubtful = self._doubtful, []
+            try:
+                await self.finish(
+                    [Ending(claim.dag, claim.node, claim.fence, RETRY) for claim in claims]
+                )
+            except BaseException:
+                self._doubtful += claims
+                raise

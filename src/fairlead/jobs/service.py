@@ -1,0 +1,377 @@
+"""`Jobs`: the one object people hold.  As it is, a client of the database; inside `async with`, also a server of it.
+
+jobs = Jobs("sqlite:///fairlead.db")
+await jobs.submit(dag)          anywhere: durable when it returns
+async with jobs: ...            plans (or stands by), and runs what its local executors can
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Mapping
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+
+from fairlead.config import seconds, shown
+from fairlead.errors import ConfigError, Misuse, ShuttingDown, UnknownRun
+from fairlead.jobs.announcing import Announcer
+from fairlead.jobs.estimates import Estimates
+from fairlead.jobs.executors.base import ExecutorSpec, spec_of
+from fairlead.jobs.files import run_of_file
+from fairlead.jobs.outcome import Outcome, Run, outcome_of_rows, run_number
+from fairlead.jobs.registry import DEFAULT_EXECUTOR, Task, task_of
+from fairlead.jobs.scheduling import Scheduler
+from fairlead.jobs.settings import settings_of
+from fairlead.jobs.sla import read_sla, read_time
+from fairlead.jobs.states import TERMINAL
+from fairlead.jobs.stores.opening import open_store
+from fairlead.jobs.upkeep import Upkeep
+from fairlead.jobs.worker import Crew
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from os import PathLike
+
+    from fairlead.jobs.graph import Dag
+    from fairlead.jobs.records import Ending, Finished, NewRun
+    from fairlead.jobs.stores.base import Store
+
+F = TypeVar("F", bound="Callable[..., Any]")
+LOCAL_SLOTS = 8  # of an executor that nobody declared
+GRACE = 30.0  # seconds for what runs when the end is near
+
+
+class Jobs:
+    """Durable DAGs of jobs, planned onto executors.
+
+    >>> jobs = Jobs("sqlite:///fairlead.db")
+    >>> @jobs.task(retries=2)
+    ... async def greet(name: str) -> str:
+    ...     return f"hello {name}"
+    """
+
+    def __init__(
+        self,
+        url: str = "sqlite:///fairlead.db",
+        *,
+        executors: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        try:
+            self.settings = settings_of(**settings)
+        except TypeError:
+            known = settings_of.__kwdefaults__ or {}
+            unknown = next(name for name in settings if name not in known)
+            raise ConfigError(
+                f"Jobs has no setting {unknown!r}; there are {', '.join(('executors', *known))}"
+            ) from None
+        self.url = url
+        self.tasks: dict[str, Task] = {}
+        self.scheduler: Scheduler | None = None
+        self.crew: Crew | None = None
+        self._declared = None if executors is None else _specs(executors)
+        self._store = open_store(url)  # refuses a bad address at once; nothing is opened yet
+        self._opened_on: asyncio.AbstractEventLoop | None = None
+        self._opening = asyncio.Lock()
+        self._announcer = Announcer(self.settings.webhook)
+        self._loop_task: asyncio.Task[None] | None = None
+        self._ends: dict[int, asyncio.Event] = {}
+        self._closing = False
+
+    # Declaring
+
+    @overload
+    def task(self, fn: F, /) -> F: ...
+
+    @overload
+    def task(
+        self,
+        fn: None = None,
+        /,
+        *,
+        name: str | None = None,
+        executor: str = DEFAULT_EXECUTOR,
+        estimate: Any = None,
+        retries: int = 0,
+        retry_delay: Any = "1s",
+        timeout: Any = None,
+    ) -> Callable[[F], F]: ...
+
+    def task(self, fn: Any = None, /, **options: Any) -> Any:
+        """Register a function that jobs may call, by its name."""
+
+        def register(fn: Any) -> Any:
+            task = task_of(fn, **options)
+            other = self.tasks.get(task.name)
+            if other is not None and not _same(other.fn, fn):
+                raise ConfigError(
+                    f"there is a task {task.name!r} already; give one of them another name"
+                )
+            self.tasks[task.name] = task
+            return fn
+
+        return register if fn is None else register(fn)
+
+    def on_event(self, hook: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], Any]:
+        """Call a function with each event: run.completed, .failed, .cancelled, sla.soft_missed, sla.hard_missed."""
+        if not callable(hook):
+            raise ConfigError(f"a hook must be a function of one event; got {shown(hook)}")
+        self._announcer.hooks.append(hook)
+        return hook
+
+    @property
+    def executors(self) -> dict[str, ExecutorSpec]:
+        """The executors declared; if none were, every one that a task names is local."""
+        if self._declared is not None:
+            return self._declared
+        names = dict.fromkeys([DEFAULT_EXECUTOR, *(task.executor for task in self.tasks.values())])
+        return _specs(dict.fromkeys(names, LOCAL_SLOTS))
+
+    # The database
+
+    async def store(self) -> Store:
+        """The store, open."""
+        if self._closing:
+            raise ShuttingDown("this Jobs is being closed; make another one")
+        loop = asyncio.get_running_loop()
+        if self._opened_on is not loop:
+            if self._opened_on is None or self._opened_on.is_closed():
+                if self._opened_on is not None:
+                    self._store = open_store(self.url)  # the old one's loop is gone, and it with it
+                self._opening, self._opened_on = asyncio.Lock(), loop
+                self._is_open = False
+            else:
+                raise Misuse("this Jobs belongs to another event loop; make one for each")
+        async with self._opening:
+            if not self._is_open:
+                await self._store.open()
+                self._is_open = True
+        return self._store
+
+    _is_open = False
+
+    # Using
+
+    async def submit(
+        self,
+        dag: Dag | Mapping[str, Any] | str | PathLike[str],
+        *,
+        start_at: Any = None,
+        connection: Any = None,
+    ) -> Run:
+        """Store a DAG, or a DAG file, as a run: durable when it returns.  The same key gives the same run.
+
+        With `connection` (asyncpg or psycopg) it is part of the caller's own transaction.
+        """
+        return (await self.submit_all([dag], start_at=start_at, connection=connection))[0]
+
+    async def submit_all(
+        self, dags: Iterable[Any], *, start_at: Any = None, connection: Any = None
+    ) -> list[Run]:
+        """Store many DAGs in one transaction."""
+        store = await self.store()
+        now = store.now()
+        at = None if start_at is None else read_time(start_at, "start_at", now)
+        runs = [self._planned(dag, now, at) for dag in dags]
+        await self._check_executors(store, runs)
+        submitted = await store.submit(runs, connection)
+        if self.scheduler is not None:
+            self.scheduler.look_soon()
+        return [Run(str(one.dag), one.new) for one in submitted]
+
+    def _planned(self, dag: Any, now: float, start_at: float | None) -> NewRun:
+        plan = getattr(dag, "plan", None)
+        if plan is not None:
+            planned: NewRun = plan(self.tasks, now=now, start_at=start_at)
+            return planned
+        return run_of_file(dag, self.tasks, now=now, start_at=start_at)
+
+    async def _check_executors(self, store: Store, runs: Sequence[NewRun]) -> None:
+        known = set(self.executors)
+        asked = {job.executor: job for run in runs for job in run.jobs}
+        if missing := set(asked) - known:
+            missing -= await store.executors()
+        for executor in sorted(missing):
+            raise ConfigError(
+                f"task {asked[executor].task!r} runs on executor {executor!r}, which nobody has declared: name it in "
+                f"Jobs(executors={{{executor!r}: …}}), or start fairlead worker --executor {executor}"
+            )
+
+    async def wait(self, run: Any, timeout: Any = None) -> Outcome:
+        """Wait for a run to end, well or not; `TimeoutError` if it takes longer than `timeout`."""
+        dag = run_number(run)
+        limit = None if timeout is None else seconds(timeout, "timeout", zero=True)
+        async with asyncio.timeout(limit):
+            return await self._wait(dag)
+
+    async def _wait(self, dag: int) -> Outcome:
+        store = await self.store()
+        pause = 0.02
+        while True:
+            event = self._ends.setdefault(dag, asyncio.Event())
+            try:
+                found = await store.run(dag)
+                if found is None:
+                    raise UnknownRun(f"there is no run {dag}; see fairlead jobs list")
+                if found.state in TERMINAL:
+                    return outcome_of_rows(found, await store.jobs(dag))
+                if self.scheduler is not None:  # its end here is told; elsewhere, it is seen
+                    await _until(event.wait(), self.settings.poll)
+                else:
+                    await store.wait_for_news(pause)
+                    pause = min(2 * pause, self.settings.poll)
+            finally:
+                self._ends.pop(dag, None)
+
+    async def cancel(self, run: Any) -> bool:
+        """Cancel a run: what waits never runs, what runs is stopped.  False if it had ended."""
+        return await self._change(run, "cancel")
+
+    async def pause(self, run: Any) -> bool:
+        """Start nothing more of a run; False if it has ended or is paused."""
+        return await self._change(run, "pause")
+
+    async def resume(self, run: Any) -> bool:
+        """Go on with a paused run; False if it is not paused."""
+        return await self._change(run, "resume")
+
+    async def retry(self, run: Any) -> bool:
+        """Give the jobs of an ended run that did not complete fresh attempts; False if there are none."""
+        return await self._change(run, "retry")
+
+    async def set_sla(
+        self, run: Any, *, soft_sla: Any = None, hard_sla: Any = None, node: int | None = None
+    ) -> bool:
+        """Change the SLAs of a run, or of one job of it; relative ones count from now."""
+        store = await self.store()
+        soft, hard = read_sla(soft_sla, hard_sla, store.now())
+        return await self._change(run, "set_sla", soft, hard, node)
+
+    async def _change(self, run: Any, verb: str, *args: Any) -> bool:
+        store = await self.store()
+        dag = run_number(run)
+        changed: bool = await getattr(store, verb)(dag, *args)
+        if not changed and await store.run(dag) is None:
+            raise UnknownRun(f"there is no run {dag}; see fairlead jobs list")
+        if self.scheduler is not None:
+            self.scheduler.look_soon()
+        return changed
+
+    # Serving
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self, *, name: str | None = None) -> None:
+        """Plan, or stand by; and run what local executors can."""
+        if self.scheduler is not None:
+            raise Misuse("this Jobs is serving already")
+        store = await self.store()
+        process = f"{socket.gethostname()}:{os.getpid()}:{token_hex(6)}"
+        estimates = Estimates()
+        scheduler: Scheduler
+
+        async def finish(endings: list[Ending]) -> None:
+            await scheduler.finish(endings)
+            for ending in endings:
+                if ending.ran is not None and ending.task in self.tasks:
+                    task = self.tasks[ending.task]
+                    scheduler.counts.runs.saw(task.name, task.executor, ending.ran)
+                    if ending.state == "completed":
+                        estimates.saw(task.name, ending.ran)
+
+        crew = Crew(
+            store,
+            self.tasks,
+            self.executors,
+            name=name or socket.gethostname(),
+            process=process,
+            lease=self.settings.lease,
+            poll=self.settings.poll,
+            finish=finish,
+            max_crashes=self.settings.max_crashes,
+        )
+        scheduler = Scheduler(
+            store,
+            self.settings,
+            crew,
+            process,
+            estimates,
+            upkeep=Upkeep(store, self.tasks, self._announcer),
+            on_finished=self._finished,
+        )
+        await crew.start()
+        self.crew, self.scheduler = crew, scheduler
+        self._loop_task = asyncio.create_task(scheduler.run(), name="fairlead jobs scheduler")
+
+    def _finished(self, finished: Finished) -> None:
+        for run in finished.ended:
+            event = self._ends.get(run.dag)
+            if event is not None:
+                event.set()
+
+    async def close(self, grace: Any = GRACE) -> None:
+        """Stop claiming, let what runs finish or hand it back, let another lead, and let go of the database."""
+        if self._closing:
+            return
+        try:
+            await self.stop(grace)
+        finally:
+            self._closing = True
+            await self._announcer.close()
+            if self._is_open:
+                self._is_open = False
+                await self._store.close()
+            self._closing = False
+            self._opened_on = None
+
+    async def stop(self, grace: Any = GRACE) -> None:
+        """Serve no more, but stay a client: claim nothing, let what runs finish or hand it back, let another lead."""
+        limit = seconds(grace, "grace", zero=True)
+        scheduler, crew, task = self.scheduler, self.crew, self._loop_task
+        if scheduler is None or crew is None or task is None:
+            return
+        scheduler.stop()
+        deadline = time.monotonic() + limit
+        try:
+            await asyncio.wait({task}, timeout=1.0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await scheduler.resign()  # what runs here may take its time; others go on meanwhile
+            await crew.drain(max(0.0, deadline - time.monotonic()))
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await crew.stop()
+            self.scheduler = self.crew = self._loop_task = None
+
+
+def _specs(executors: Any) -> dict[str, ExecutorSpec]:
+    if not isinstance(executors, Mapping) or not executors:
+        raise ConfigError(
+            f'executors must map names to slots, such as {{"ocr": 4, "gpu": "worker"}}; got {shown(executors)}'
+        )
+    return {name: spec_of(name, value) for name, value in executors.items()}
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether a function is the same, or the same again (a module that was imported as __main__ too)."""
+    return one is other or (
+        getattr(one, "__qualname__", 1) == getattr(other, "__qualname__", 2)
+        and getattr(getattr(one, "__code__", None), "co_filename", 1)
+        == getattr(getattr(other, "__code__", None), "co_filename", 2)
+    )
+
+
+async def _until(awaitable: Any, limit: float) -> None:
+    try:
+        await asyncio.wait_for(awaitable, limit)
+    except TimeoutError:
+        pass

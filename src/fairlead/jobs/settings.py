@@ -1,0 +1,127 @@
+"""The settings of a `Jobs`, read and validated once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlead.config import seconds, shown, whole
+from fairlead.errors import ConfigError
+from fairlead.jobs.planning import planner_of
+
+if TYPE_CHECKING:
+    from fairlead.jobs.planners import ExecutionPlanner
+
+MOST_RUNNING = 1_000_000
+
+
+class TenantLimits(NamedTuple):
+    """What a tenant gets: a weight against others, and a number of jobs at once."""
+
+    weight: float = 1.0
+    max_running: int | None = None
+
+
+class Settings(NamedTuple):
+    """How runs are planned, claimed and kept; durations are seconds."""
+
+    planner: ExecutionPlanner
+    lease: float
+    sweep: float
+    poll: float
+    ack: float
+    max_concurrent_dags: int | None
+    max_running_per_dag: int | None
+    max_wait: float
+    max_withheld: float
+    max_crashes: int
+    burst: float
+    retention: float
+    tenants: dict[str, TenantLimits]
+    webhook: str | None
+
+
+def settings_of(
+    *,
+    planner: Any = None,
+    lease: Any = "15s",
+    sweep: Any = "5s",
+    poll: Any = "1s",
+    ack: Any = "5s",
+    max_concurrent_dags: Any = None,
+    max_running_per_dag: Any = None,
+    max_wait: Any = "1h",
+    max_withheld: Any = "10s",
+    max_crashes: Any = 3,
+    burst: Any = "60s",
+    retention: Any = "14d",
+    tenants: Any = None,
+    webhook: Any = None,
+) -> Settings:
+    """Read what `Jobs` was given; the first thing that is wrong is an error that names it."""
+
+    def most(value: Any, name: str) -> int | None:
+        return None if value is None else whole(value, name, 1, MOST_RUNNING)
+
+    read_lease = seconds(lease, "lease")
+    if read_lease < 0.2:
+        raise ConfigError(
+            f"lease must be 200ms or more, for it is renewed three times in that; got {shown(lease)}"
+        )
+    if webhook is not None and not (
+        isinstance(webhook, str) and webhook.startswith(("http://", "https://"))
+    ):
+        raise ConfigError(f"webhook must be an http:// or https:// address; got {shown(webhook)}")
+    return Settings(
+        planner_of(planner),
+        read_lease,
+        seconds(sweep, "sweep"),
+        seconds(poll, "poll"),
+        seconds(ack, "ack"),
+        most(max_concurrent_dags, "max_concurrent_dags"),
+        most(max_running_per_dag, "max_running_per_dag"),
+        seconds(max_wait, "max_wait"),
+        seconds(max_withheld, "max_withheld", zero=True),
+        whole(max_crashes, "max_crashes", 1, 1000),
+        seconds(burst, "burst", zero=True),
+        seconds(retention, "retention"),
+        _tenants(tenants),
+        webhook,
+    )
+
+
+def _tenants(value: Any) -> dict[str, TenantLimits]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f'tenants must map names to limits, such as {{"acme": {{"weight": 2, "max_running": 10}}}}; '
+            f"got {shown(value)}"
+        )
+    read = {}
+    for name, limits in value.items():
+        if not isinstance(name, str) or not isinstance(limits, Mapping):
+            raise ConfigError(
+                f"tenant {shown(name)} needs a mapping of limits; got {shown(limits)}"
+            )
+        if unknown := set(limits) - {"weight", "max_running"}:
+            raise ConfigError(
+                f"tenant {shown(name)} has no setting {shown(min(map(str, unknown)))}; "
+                "there are weight and max_running"
+            )
+        weight = limits.get("weight", 1.0)
+        if (
+            isinstance(weight, bool)
+            or not isinstance(weight, int | float)
+            or not (isfinite(weight) and 0 < weight <= 1e9)
+        ):
+            raise ConfigError(
+                f"weight of tenant {shown(name)} must be a number above 0; got {shown(weight)}"
+            )
+        most = limits.get("max_running")
+        read[name] = TenantLimits(
+            float(weight),
+            None if most is None else whole(most, f"max_running of tenant {shown(name)}", 1),
+        )
+    return read

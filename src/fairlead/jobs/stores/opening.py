@@ -1,0 +1,82 @@
+"""From a URL to a store that is not open yet."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from fairlead.config import shown
+from fairlead.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fairlead.jobs.stores.base import Store
+
+EXAMPLES = (
+    'write "sqlite:///fairlead.db" for a file here, "sqlite:////var/lib/fairlead.db" for one anywhere, '
+    'or "postgresql://user@host/database"'
+)
+
+
+def open_store(url: Any) -> Store:
+    """Make the store a URL names.
+
+    >>> open_store("sqlite:///fairlead.db").url
+    'sqlite:///fairlead.db'
+    """
+    if not isinstance(url, str) or not url.isprintable():
+        raise ConfigError(
+            f"the URL of a store must be printable text; got {shown(url)}; {EXAMPLES}"
+        )
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme == "sqlite":
+        return sqlite(url, rest)
+    if separator and scheme in ("postgresql", "postgres"):
+        return postgres(url)
+    raise ConfigError(f"{hidden(url)} is not the URL of a store; {EXAMPLES}")
+
+
+def sqlite(url: str, rest: str) -> Store:
+    # Imported when needed: whoever keeps jobs in PostgreSQL may have a Python without SQLite.
+    from fairlead.jobs.stores.sqlite import SqliteStore
+
+    if not rest.startswith("/"):
+        raise ConfigError(f"{shown(url)} has too few slashes; {EXAMPLES}")
+    name = unquote(rest[1:])
+    if name in ("", "/") or name.endswith("/"):
+        raise ConfigError(f"{shown(url)} names no file; {EXAMPLES}")
+    if name == ":memory:":
+        raise ConfigError(
+            f"{shown(url)}: jobs outlive the process, so they need a file; {EXAMPLES}"
+        )
+    if "?" in name or "#" in name or "\0" in name:
+        raise ConfigError(f"{shown(url)}: a SQLite store takes no options; {EXAMPLES}")
+    return SqliteStore(Path(name), url)
+
+
+def postgres(url: str) -> Store:
+    try:
+        host = urlsplit(url)
+        _ = host.port
+    except ValueError as error:
+        raise ConfigError(f"{hidden(url)} cannot be read: {error}; {EXAMPLES}") from None
+    try:
+        importlib.import_module("asyncpg")
+    except ImportError:
+        raise ConfigError(
+            'jobs in PostgreSQL need asyncpg: pip install "fairlead[postgres]"'
+        ) from None
+    module = importlib.import_module("fairlead.jobs.stores.postgres")
+    store: Store = module.PostgresStore(url)
+    return store
+
+
+def hidden(url: str) -> str:
+    """Show a URL without the password that may be in it."""
+    scheme, separator, rest = url.partition("://")
+    credentials, at, place = rest.rpartition("@")
+    if separator and at:
+        user = credentials.partition(":")[0]
+        return shown(f"{scheme}://{user}:…@{place}")
+    return shown(url)

@@ -1,0 +1,341 @@
+"""The store in PostgreSQL: any number of processes, on any number of hosts.
+
+What a verb does is written in SQL functions (migrations/postgres): one call, one round trip, one transaction.  This file
+turns records into columns and rows into records.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from itertools import repeat
+from secrets import randbits
+from typing import TYPE_CHECKING, Any
+
+from fairlead.errors import Misuse
+from fairlead.jobs.records import (
+    Beat,
+    Claimed,
+    Finished,
+    News,
+    ReadyJob,
+    RunEnd,
+    RunningJob,
+    Submitted,
+    WorkerRow,
+)
+from fairlead.jobs.states import ACTIVE, TRANSITIONS
+from fairlead.jobs.stores import migrations, postgres_schema
+from fairlead.jobs.stores.postgres_connections import MOST, migrate_command
+from fairlead.jobs.stores.postgres_operations import Operations
+from fairlead.jobs.stores.postgres_submitting import SUBMIT, columns_of, submit_on
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from fairlead.jobs.records import Claim, Ending, Id, NewRun
+
+RUNNING = """
+SELECT j.dag, j.node, j.task, j.executor, d.tenant, j.worker, j.fence, j.acked IS NOT NULL, j.claimed_at, j.attempts,
+    j.crashes, j.retries, j.retry_delay, d.cancelling
+FROM {}fairlead.jobs j {} JOIN fairlead.dags d ON d.dag = j.dag WHERE j.state = 'active'"""
+ALL_RUNNING = RUNNING.format("fairlead.active_jobs() a JOIN ", "ON j.dag = a.dag AND j.node = a.node")
+RUNNING_OF_RUN = RUNNING.format("", "") + " AND j.dag = $1 ORDER BY j.node"
+LEAD = """
+INSERT INTO fairlead.leader AS l (process, epoch, until) VALUES ($1, 1, fairlead.clock() + $2)
+ON CONFLICT (one) DO UPDATE SET process = $1, until = fairlead.clock() + $2,
+    epoch = l.epoch + CASE WHEN l.process = $1 THEN 0 ELSE 1 END
+WHERE l.process = $1 OR l.until < fairlead.clock() RETURNING epoch, fairlead.clock()"""
+LEADER = "SELECT process FROM fairlead.leader WHERE process <> '' AND until >= fairlead.clock()"
+CLAIM = "SELECT * FROM fairlead.claim($1, $2, $3, $4, $5, $6, $7)"
+FINISH = "SELECT * FROM fairlead.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+REREAD = """
+SELECT node FROM fairlead.jobs WHERE dag = $1 AND waits = 0 AND state IN ('created', 'retry') ORDER BY node"""
+FETCH = "SELECT * FROM fairlead.acknowledge($1, $2, $3)"
+REGISTER = """
+WITH known AS (
+    INSERT INTO fairlead.executors SELECT name FROM unnest($3::text[]) AS name ORDER BY name ON CONFLICT DO NOTHING
+), told AS (
+    INSERT INTO fairlead.news (workers) VALUES (true)
+)
+INSERT INTO fairlead.workers (name, process, executor, slots, until)
+SELECT $1, $2, e.name, e.slots, fairlead.clock() + $5 FROM unnest($3::text[], $4::int[]) AS e(name, slots)
+RETURNING executor, id"""
+BEAT = """
+WITH alive AS (
+    UPDATE fairlead.workers SET beats = beats + 1, until = fairlead.clock() + $2 WHERE id = ANY ($1::bigint[])
+    RETURNING id
+)
+SELECT fairlead.clock(), (SELECT array_agg(id) FROM alive) AS alive,
+    (SELECT array_agg(j.dag || ' ' || j.node || ' ' || j.fence)
+     FROM fairlead.dags d JOIN fairlead.jobs j ON j.dag = d.dag
+     WHERE d.cancelling AND d.completed_on IS NULL AND j.state = 'active' AND j.worker = ANY ($1::bigint[])) AS cancel"""
+WORKERS = """
+SELECT id, name, executor, slots, process, beats, until < fairlead.clock(), draining FROM fairlead.workers ORDER BY id"""
+BURY = """
+WITH buried AS (
+    DELETE FROM fairlead.workers WHERE id = ANY ($1::bigint[]) AND until < fairlead.clock() RETURNING id
+), told AS (
+    INSERT INTO fairlead.news (workers) SELECT true WHERE EXISTS (SELECT FROM buried)
+)
+SELECT id FROM buried"""
+DRAIN = """
+WITH told AS (INSERT INTO fairlead.news (workers) VALUES (true))
+UPDATE fairlead.workers SET draining = true WHERE id = ANY ($1::bigint[])"""
+RETIRE = """
+WITH told AS (INSERT INTO fairlead.news (workers) VALUES (true))
+DELETE FROM fairlead.workers WHERE id = ANY ($1::bigint[])"""
+
+
+class PostgresStore(Operations):
+    """A store in PostgreSQL; `postgresql://…?schema=fairlead&listen=on|off&pgbouncer=on|off&timeout=10`.
+
+    It holds at most three connections and one that listens; its twin holds one.
+    """
+
+    def __init__(self, url: str, *, most: int = MOST, listen: bool = True, answer: float | None = None) -> None:
+        super().__init__(url, most=most, listen=listen, answer=answer)
+        self._offset: float | None = None  # the store's clock minus our monotonic one
+        self._leads = False
+        self._doubtful_fetches: list[int] = []
+
+    # Life
+
+    async def open(self) -> None:
+        await self._connections.open()
+        try:
+            await self._check()
+            await self.measure()
+        except BaseException:
+            await self._connections.close()
+            raise
+        self._hints.start()
+
+    async def _check(self) -> None:
+        known = migrations.steps("postgres")
+        taken, _ = await postgres_schema.versions(self._connections)
+        address = self._connections.address
+        migrations.check(taken, known, address.shown, migrate_command(address))
+
+    async def close(self) -> None:
+        await self._hints.stop()
+        await self._connections.close()
+
+    def twin(self) -> PostgresStore:
+        # A heartbeat that is not answered is given up in time for the next.
+        return PostgresStore(self.url, most=1, listen=False, answer=min(4.0, self._address.answer))
+
+    async def measure(self) -> None:
+        """Ask for the store's time."""
+        begun = time.monotonic()
+        rows = await self._fetch("SELECT fairlead.clock()", again=True)
+        self._set_clock(rows[0][0], begun)
+
+    def _set_clock(self, told: float, begun: float) -> None:
+        ended = time.monotonic()
+        if self._offset is None or ended - begun < 0.25:
+            self._offset = told - (begun + ended) / 2
+
+    def now(self) -> float:
+        if self._offset is None:
+            raise Misuse(f"the store {self._address.shown} is closed; open it first")
+        return time.monotonic() + self._offset
+
+    async def wait_for_news(self, timeout: float) -> bool:
+        return await self._hints.wait(timeout)
+
+    async def migrate(self) -> list[str]:
+        async with self._reached():
+            return await postgres_schema.migrate(self._connections)
+
+    async def versions(self) -> tuple[int, int]:
+        async with self._reached():
+            return await postgres_schema.versions(self._connections)
+
+    @asynccontextmanager
+    async def _reached(self) -> AsyncIterator[None]:
+        """Connect, if the store is not open: the schema can be looked at before it can be used."""
+        if self._connections.is_open:
+            yield
+            return
+        await self._connections.open()
+        try:
+            yield
+        finally:
+            await self._connections.close()
+
+    # Submitting
+
+    async def submit(self, runs: Sequence[NewRun], connection: Any = None) -> list[Submitted]:
+        if not runs:
+            return []
+        if connection is not None:
+            return await submit_on(connection, self._address, self._hints.channel, runs)
+        columns = columns_of(runs)
+        # With keys a repetition finds what the first try stored.
+        safe = all(run.key is not None for run in runs)
+        rows = await self._fetch(SUBMIT, *columns, again=safe)
+        self._hints.send()
+        return [Submitted(dag, new) for dag, new in rows]
+
+    # The scheduler
+
+    async def lead(self, process: str, lease: float) -> int | None:
+        begun = time.monotonic()
+        self._leads = False
+        rows = await self._fetch(LEAD, process, lease, again=True)
+        if not rows:
+            return None
+        epoch, clock = rows[0]
+        self._leads = True
+        self._set_clock(clock, begun)
+        return int(epoch)
+
+    async def resign(self, process: str) -> None:
+        self._leads = False
+        sql = "UPDATE fairlead.leader SET process = '', until = 0 WHERE process = $1"
+        await self._fetch(sql, process, again=True)
+        self._hints.send()
+
+    async def leader(self) -> str | None:
+        rows = await self._fetch(LEADER, again=True)
+        return str(rows[0][0]) if rows else None
+
+    async def ready(self, after: Id | None, limit: int) -> list[ReadyJob]:
+        dag, node = after or (-1, -1)
+        rows = await self._fetch(
+            "SELECT * FROM fairlead.ready_page($1, $2, $3)", dag, node, limit, again=True
+        )
+        return [ReadyJob(*row[1:]) for row in map(tuple, rows)]
+
+    async def running(self) -> list[RunningJob]:
+        rows = await self._fetch(ALL_RUNNING + " ORDER BY j.dag, j.node", again=True)
+        return [RunningJob(*row) for row in rows]
+
+    async def reread(self, dag: int) -> tuple[list[ReadyJob], list[RunningJob]]:
+        async with self._connections.hold() as connection, connection.transaction(isolation="repeatable_read"):
+            nodes = [row[0] for row in await connection.fetch(self._sql(REREAD), dag)]
+            ready = await connection.fetch(
+                self._sql("SELECT * FROM fairlead.ready_of($1, $2)"), [dag] * len(nodes), nodes
+            )
+            running = await connection.fetch(self._sql(RUNNING_OF_RUN), dag)
+        return [ReadyJob(*row[1:]) for row in map(tuple, ready)], [RunningJob(*row) for row in running]
+
+    async def take_news(self, process: str) -> News:
+        rows = await self._fetch("SELECT * FROM fairlead.take_news($1)", process)
+        news = News([], [], [], False, False, [])
+        for row in map(tuple, rows):
+            kind, dag, node = row[:3]
+            if kind == "ready":
+                news.ready.append(ReadyJob(*row[1:]))
+            elif kind == "ended":
+                news.ended.append((dag, node))
+            elif kind == "run":
+                news.runs_ended.append(dag)
+            elif kind == "refreshed":
+                news.refreshed.append(dag)
+            else:
+                news = news._replace(settings=bool(node), workers=bool(row[7]))
+        return news
+
+    async def claim(
+        self, process: str, epoch: int, claims: Sequence[Claim], *, acked: bool
+    ) -> list[Claimed]:
+        if not claims:
+            return []
+        dags, nodes, workers, fences = zip(*claims, strict=True)
+        call = 0 if acked else None
+        rows = await self._fetch(CLAIM, process, epoch, call, dags, nodes, workers, fences, again=True)
+        if rows and not acked:
+            self._hints.send()
+        return [_claimed(row) for row in rows]
+
+    async def finish(self, process: str, endings: Sequence[Ending]) -> Finished:
+        if not endings:
+            return Finished([], [], [], [])
+        columns: list[Any] = list(zip(*endings, strict=True))[:9]
+        if wrong := set(columns[3]) - TRANSITIONS[ACTIVE]:
+            raise ValueError(f"an active job cannot become {', '.join(sorted(wrong))}")
+        # If the connection breaks the same call is made again, and knows by its number what it did already.
+        columns[5:] = [column if column.count(None) < len(column) else None for column in columns[5:]]
+        rows = await self._fetch(FINISH, process, *columns, randbits(62), again=True)
+        finished = Finished([], [], [], [])
+        refused = set()
+        for row in map(tuple, rows):
+            kind = row[0]
+            if kind == "ready":
+                finished.ready.append(ReadyJob(*row[1:]))
+            elif kind == "run":
+                finished.ended.append(RunEnd(row[1], row[3]))
+            else:
+                refused.add((row[1], row[2]))
+        finished.ready.sort()
+        for one in zip(columns[0], columns[1], strict=True):
+            if one in refused:
+                finished.refused.append(one)
+            else:
+                finished.applied.append(one)
+                refused.add(one)  # the same job once more in one batch
+        if not self._leads:
+            self._hints.send()
+        return finished
+
+    async def orphans(self, ack: float) -> list[RunningJob]:
+        await self._fetch("SELECT fairlead.sweep_claims()", again=True)
+        sql = (
+            ALL_RUNNING + " AND (j.acked IS NULL AND j.claimed_at < fairlead.clock() - $1::float8"
+            " OR NOT EXISTS (SELECT FROM fairlead.workers w WHERE w.id = j.worker))"
+        )
+        return [RunningJob(*row) for row in await self._fetch(sql, ack, again=True)]
+
+    async def workers(self) -> list[WorkerRow]:
+        return [WorkerRow(*row) for row in await self._fetch(WORKERS, again=True)]
+
+    async def bury(self, workers: Sequence[int]) -> list[int]:
+        return [row[0] for row in await self._fetch(BURY, workers, again=True)]
+
+    async def executors(self) -> set[str]:
+        return {row[0] for row in await self._fetch("SELECT name FROM fairlead.executors", again=True)}
+
+    # Workers
+
+    async def register(
+        self, name: str, process: str, executors: Mapping[str, int], lease: float
+    ) -> dict[str, int]:
+        rows = await self._fetch(
+            REGISTER, name, process, list(executors), list(executors.values()), lease
+        )
+        self._hints.send()
+        return {row[0]: row[1] for row in rows}
+
+    async def beat(self, workers: Sequence[int], lease: float) -> Beat:
+        begun = time.monotonic()
+        ((clock, alive, cancel),) = await self._fetch(BEAT, workers, lease, again=True)
+        self._set_clock(clock, begun)
+        told = [tuple(map(int, one.split())) for one in cancel or ()]
+        return Beat(list(alive or ()), [(dag, node, fence) for dag, node, fence in told])
+
+    async def fetch(self, workers: Sequence[int]) -> list[Claimed]:
+        # What a call acknowledged whose answer was lost is told by the next.
+        call, doubtful = randbits(62), self._doubtful_fetches
+        self._doubtful_fetches = []
+        try:
+            rows = await self._fetch(FETCH, workers, call, doubtful or None)
+        except BaseException:
+            self._doubtful_fetches += [*doubtful, call]
+            raise
+        return [_claimed(row) for row in rows]
+
+    async def drain(self, workers: Sequence[int]) -> None:
+        await self._fetch(DRAIN, workers, again=True)
+        self._hints.send()
+
+    async def retire(self, workers: Sequence[int]) -> None:
+        await self._fetch(RETIRE, workers, again=True)
+        self._hints.send()
+
+
+def _claimed(row: Any) -> Claimed:
+    dag, node, worker, fence, name, task, payload, uses, results, *rest = row
+    inputs = dict(zip(uses, results or repeat("null"), strict=False)) if uses else {}
+    return Claimed(dag, node, worker, fence, name, task, payload, inputs, *rest)

@@ -1,0 +1,169 @@
+"""Submissions on their way into PostgreSQL: runs turned into columns, and the caller's own connection.
+
+`submit(connection=…)` takes a connection of asyncpg (also one of a pool) or of psycopg (async, or sync, which is then used
+in a thread while `submit` waits) with an open transaction.  Everything happens in that transaction: nobody sees the run
+before it commits, and nothing is left of it if it does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from fairlead.config import shown
+from fairlead.errors import ConfigError, Misuse, SchemaMismatch, StoreUnavailable
+from fairlead.jobs.records import Submitted
+from fairlead.jobs.stores.postgres_connections import PASSING, UNMIGRATED, judged, migrate_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairlead.jobs.records import NewRun
+    from fairlead.jobs.stores.postgres_connections import Address
+
+# The parameters of the function `submit`: columns of runs, whether there are keys, and columns of jobs.
+RUNS = "text[] text[] text[] float8[] float8[] float8[] int[] bool"
+JOBS = (
+    "int[] int[] text[] text[] text[] text[] text[] text[] text[] int[] "
+    "int[] float8[] float8[] float8[] float8[] bool[] int[] float8[] float8[] float8[]"
+)
+TYPES = f"{RUNS} {JOBS}".split()
+SUBMIT = "SELECT dag, new FROM fairlead.submit({})".format(
+    ", ".join(f"${place}::{kind}" for place, kind in enumerate(TYPES, 1))
+)
+SUBMIT_BY_PSYCOPG = "SELECT dag, new FROM fairlead.submit({})".format(
+    ", ".join(f"%s::{kind}" for kind in TYPES)
+)
+NOTIFY = "SELECT pg_notify({}, '')"
+
+
+def columns_of(runs: Sequence[NewRun]) -> list[Any]:
+    """Turn runs and all their jobs into one list per column, as the function `submit` takes them."""
+    jobs = list(chain.from_iterable(run.jobs for run in runs))
+    (names, tasks, executors, payloads, needs, uses, levels, heights) = _columns(jobs, 0, 8)
+    (estimates, softs, hards, owns, retries, delays, timeouts) = _columns(jobs, 8, 15)
+    sizes = [len(run.jobs) for run in runs]
+    linked = any(needs)
+    single = len(jobs) == len(runs) and all(sizes)
+    places = None if single else list(chain.from_iterable(map(repeat, range(1, len(runs) + 1), sizes)))
+    starts = [run.start_at for run in runs]
+    return [
+        [run.name for run in runs],
+        [run.tenant for run in runs],
+        _told([run.key for run in runs]),
+        _told([run.soft for run in runs]),
+        _told([run.hard for run in runs]),
+        _told(starts),
+        None if single else sizes,
+        any(run.key is not None for run in runs),
+        places,
+        None if single else list(chain.from_iterable(map(range, sizes))),
+        *(names, tasks, executors, payloads),
+        [_array(one) for one in needs] if linked else None,
+        [_array(one) for one in uses] if linked else None,
+        [_array(one) for one in _fed(runs)] if linked else None,
+        [len(one) for one in needs] if linked else None,
+        levels if any(levels) else None,
+        heights if any(heights) else None,
+        *(_told(estimates), _told(softs), _told(hards)),
+        owns if any(owns) else None,
+        retries if any(retries) else None,
+        delays,
+        _told(timeouts),
+        _told(list(chain.from_iterable(map(repeat, starts, sizes)))),
+    ]
+
+
+def _told(column: list[Any]) -> list[Any] | None:
+    """Leave out a column without a value."""
+    return column if column.count(None) < len(column) else None
+
+
+def _columns(jobs: Sequence[Any], first: int, end: int) -> list[list[Any]]:
+    columns = list(zip(*jobs, strict=True))[first:end]
+    return [list(column) for column in columns] or [[] for _ in range(end - first)]
+
+
+def _fed(runs: Sequence[NewRun]) -> list[list[int]]:
+    """Tell for each job which jobs of its run need it."""
+    fed: list[list[int]] = []
+    for run in runs:
+        start = len(fed)
+        fed.extend([] for _ in run.jobs)
+        for node, job in enumerate(run.jobs):
+            for needed in job.needs:
+                fed[start + needed].append(node)
+    return fed
+
+
+def _array(nodes: Sequence[int]) -> str | None:
+    return "{" + ",".join(map(str, nodes)) + "}" if nodes else None
+
+
+async def submit_on(
+    connection: Any, address: Address, channel: str, runs: Sequence[NewRun]
+) -> list[Submitted]:
+    """Store runs in the transaction that is open on somebody's connection."""
+    columns = columns_of(runs)
+    if isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
+        if not connection.is_in_transaction():
+            raise _no_transaction()
+        try:
+            rows = await connection.fetch(address.with_schema(SUBMIT), *columns)
+            await connection.fetch(NOTIFY.format("$1"), channel)
+        except asyncpg.PostgresError as error:
+            if (judgement := judged(error, address)) is None:
+                raise
+            raise judgement from error
+        return [Submitted(*row) for row in rows]
+
+    psycopg = sys.modules.get("psycopg")
+    if psycopg is None or not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
+        raise ConfigError(
+            "connection= must be a connection of asyncpg or psycopg with an open transaction; "
+            f"got {shown(connection)}"
+        )
+    idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    if connection.autocommit and idle:
+        raise _no_transaction()
+    sql = address.with_schema(SUBMIT_BY_PSYCOPG)
+    try:
+        if isinstance(connection, psycopg.Connection):
+            found = await asyncio.to_thread(_submit_in_thread, connection, sql, columns, channel)
+        else:
+            async with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
+                await cursor.execute(sql, columns)
+                found = await cursor.fetchall()
+                await cursor.execute(NOTIFY.format("%s"), [channel])
+    except psycopg.Error as error:
+        code = error.sqlstate or "08"
+        if code in UNMIGRATED:
+            raise SchemaMismatch(
+                f"the database of this connection has no Fairlead schema {address.schema!r}; "
+                f"run: {migrate_command(address)}"
+            ) from error
+        if code.startswith(PASSING):
+            raise StoreUnavailable(
+                f"nothing was stored ({' '.join(str(error).split())}); run the transaction again"
+            ) from error
+        raise
+    return [Submitted(*row) for row in found]
+
+
+def _submit_in_thread(connection: Any, sql: str, columns: list[Any], channel: str) -> list[Any]:
+    with connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row) as cursor:
+        cursor.execute(sql, columns)
+        found: list[Any] = cursor.fetchall()
+        cursor.execute(NOTIFY.format("%s"), [channel])
+    return found
+
+
+def _no_transaction() -> Misuse:
+    return Misuse(
+        "connection= has no open transaction; open one first, "
+        "as in `async with connection.transaction():`, or leave connection= out"
+    )

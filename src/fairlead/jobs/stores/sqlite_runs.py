@@ -1,0 +1,241 @@
+"""What people do to runs: look, cancel, pause, resume, retry, change an SLA."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from fairlead.jobs.records import JobRow, RunRow
+from fairlead.jobs.states import (
+    CANCELLED,
+    COMPLETED,
+    CREATED,
+    RETRY,
+    SUSPENDED,
+)
+from fairlead.jobs.stores.sqlite_archive import archived_jobs, archived_run
+from fairlead.jobs.stores.sqlite_finishing import Tally, keep_promises
+from fairlead.jobs.stores.sqlite_rows import (
+    IS_UNSTARTED,
+    JOB,
+    NODE,
+    OF_RUN,
+    RUN,
+    SHIFT,
+    compact,
+    count,
+    gathered,
+    job_row,
+    key_of,
+    run_row,
+    tell,
+)
+
+if TYPE_CHECKING:
+    import sqlite3
+
+
+def run(connection: sqlite3.Connection, dag: int) -> RunRow | None:
+    """Find a run, also in the archive."""
+    row = connection.execute(f"SELECT {RUN} FROM dags WHERE id = ?", (dag,)).fetchone()
+    return run_row(row) if row else archived_run(connection, dag)
+
+
+def find(connection: sqlite3.Connection, tenant: str, key: str) -> int | None:
+    """Find a run by its key."""
+    row = connection.execute(
+        "SELECT dag FROM keys WHERE tenant = ? AND key = ?", (tenant, key)
+    ).fetchone()
+    return int(row[0]) if row else None
+
+
+def runs(
+    connection: sqlite3.Connection,
+    state: str | None,
+    tenant: str | None,
+    before: int | None,
+    limit: int,
+) -> list[RunRow]:
+    """List runs, newest first."""
+    terms, bound = ["1"], []
+    for term, value in (("state = ?", state), ("tenant = ?", tenant), ("id < ?", before)):
+        if value is not None:
+            terms.append(term)
+            bound.append(value)
+    rows = connection.execute(
+        f"SELECT {RUN} FROM dags WHERE {' AND '.join(terms)} ORDER BY id DESC LIMIT ?",
+        (*bound, limit),
+    )
+    return [run_row(row) for row in rows.fetchall()]
+
+
+def jobs(connection: sqlite3.Connection, dag: int) -> list[JobRow]:
+    """List a run's jobs in order."""
+    rows = connection.execute(
+        f"SELECT {JOB} FROM jobs WHERE {OF_RUN} ORDER BY id",
+        (dag, dag),
+    ).fetchall()
+    return [job_row(row) for row in rows] if rows else archived_jobs(connection, dag)
+
+
+def living(connection: sqlite3.Connection, dag: int) -> str | None:
+    """Tell the state of a run that has not ended."""
+    row = connection.execute(
+        "SELECT state FROM dags WHERE id = ? AND completed_on IS NULL", (dag,)
+    ).fetchone()
+    return row[0] if row else None
+
+
+def unstarted(connection: sqlite3.Connection, dag: int) -> list[list[Any]]:
+    return gathered(
+        connection,
+        "json_array(jobs.id, jobs.state, jobs.own_sla)",
+        f"jobs WHERE {OF_RUN} AND {IS_UNSTARTED}",
+        dag,
+        dag,
+    )
+
+
+def cancel(connection: sqlite3.Connection, dag: int, now: float) -> bool:
+    """Cancel what has not started; what runs is asked to stop."""
+    if living(connection, dag) is None:
+        return False
+    rows = unstarted(connection, dag)
+    tally = Tally()
+    for key, state, _ in rows:
+        tally.move(key, state, CANCELLED)
+    if rows:
+        connection.execute(
+            f"UPDATE jobs SET state = 'cancelled', completed_on = ? WHERE {OF_RUN} AND {IS_UNSTARTED}",
+            (now, dag, dag),
+        )
+    if promised := [row[0] for row in rows if row[2]]:
+        keep_promises(connection, promised, now)
+    connection.execute(
+        f"UPDATE jobs SET cancelling = 1 WHERE {OF_RUN} AND jobs.state = 'active'",
+        (dag, dag),
+    )
+    connection.execute("UPDATE dags SET cancelling = 1 WHERE id = ?", (dag,))
+    ended = tally.write(connection, now)
+    tell(connection, refresh=[dag], over=[run.dag for run in ended])
+    return True
+
+
+def pause(connection: sqlite3.Connection, dag: int) -> bool:
+    """Suspend what has not started."""
+    if living(connection, dag) is None:
+        return False
+    moved = {SUSPENDED: 0}
+    for _, state, _ in unstarted(connection, dag):
+        if state != SUSPENDED:
+            moved[state] = moved.get(state, 0) - 1
+            moved[SUSPENDED] += 1
+    connection.execute(
+        "UPDATE jobs SET state = 'suspended' "
+        f"WHERE {OF_RUN} AND jobs.state IN ('created', 'retry')",
+        (dag, dag),
+    )
+    connection.execute("UPDATE dags SET state = 'suspended' WHERE id = ?", (dag,))
+    count(connection, moved)
+    tell(connection, refresh=[dag])
+    return True
+
+
+def resume(connection: sqlite3.Connection, dag: int) -> bool:
+    """Undo a pause: what has failed before waits for a retry, the rest for its first start."""
+    if living(connection, dag) != SUSPENDED:
+        return False
+    again, fresh = connection.execute(
+        "SELECT coalesce(sum(attempts + crashes > 0), 0), coalesce(sum(attempts + crashes = 0), 0) "
+        f"FROM jobs WHERE {OF_RUN} AND jobs.state = 'suspended'",
+        (dag, dag),
+    ).fetchone()
+    connection.execute(
+        "UPDATE jobs SET state = iif(attempts + crashes > 0, 'retry', 'created') "
+        f"WHERE {OF_RUN} AND jobs.state = 'suspended'",
+        (dag, dag),
+    )
+    connection.execute(
+        "UPDATE dags SET state = iif(started_at IS NULL, 'created', 'active') WHERE id = ?", (dag,)
+    )
+    count(connection, {SUSPENDED: -again - fresh, RETRY: again, CREATED: fresh})
+    tell(connection, refresh=[dag])
+    return True
+
+
+def retry(connection: sqlite3.Connection, dag: int, now: float) -> bool:
+    """Begin an ended run again with what did not complete."""
+    row = connection.execute(
+        "SELECT 1 FROM dags WHERE id = ? AND completed_on IS NOT NULL AND state <> 'completed'",
+        (dag,),
+    ).fetchone()
+    if row is None:
+        return False
+    rows = gathered(
+        connection,
+        "json_array(id, state, needs)",
+        f"jobs WHERE {OF_RUN} ORDER BY id",
+        dag,
+        dag,
+    )
+    done = {key & NODE for key, state, _ in rows if state == COMPLETED}
+    fresh = []
+    moved = {CREATED: 0}
+    for key, state, needs in rows:
+        if state != COMPLETED:
+            waits = sum(node not in done for node in json.loads(needs or "[]"))
+            fresh.append((key, waits, None if waits else now))
+            moved[state] = moved.get(state, 0) - 1
+            moved[CREATED] += 1
+    connection.execute(
+        "UPDATE jobs SET state = 'created', waits = json_extract(value, '$[1]'), "
+        "ready_at = json_extract(value, '$[2]'), start_at = 0, attempts = 0, crashes = 0, worker = NULL, acked = 0, "
+        "claimed_at = NULL, started_at = NULL, completed_on = NULL, error = NULL, "
+        "soft_due = iif(own_sla AND NOT told & 1, soft, NULL), hard_due = iif(own_sla AND NOT told & 2, hard, NULL) "
+        "FROM json_each(?) WHERE jobs.id = json_extract(value, '$[0]')",
+        (compact(fresh),),
+    )
+    connection.execute(
+        "UPDATE dags SET state = iif(started_at IS NULL, 'created', 'active'), left = ?, failed = 0, cancelled = 0, "
+        "cancelling = 0, announced = 0, completed_on = NULL, "
+        "soft_due = iif(told & 1, NULL, soft), hard_due = iif(told & 2, NULL, hard) WHERE id = ?",
+        (len(fresh), dag),
+    )
+    count(connection, moved)
+    tell(connection, refresh=[dag])
+    return True
+
+
+def set_sla(
+    connection: sqlite3.Connection,
+    dag: int,
+    soft: float | None,
+    hard: float | None,
+    node: int | None,
+) -> bool:
+    """Change SLAs; a new one that is missed is told again."""
+    if node is None:
+        changed = connection.execute(
+            "UPDATE dags SET soft = ?1, hard = ?2, told = 0, soft_due = iif(completed_on IS NULL, ?1, NULL), "
+            "hard_due = iif(completed_on IS NULL, ?2, NULL) WHERE id = ?3",
+            (soft, hard, dag),
+        )
+        if not changed.rowcount:
+            return False
+        connection.execute(
+            f"UPDATE jobs SET soft = ?, hard = ? WHERE {OF_RUN} AND NOT own_sla",
+            (soft, hard, dag, dag),
+        )
+    else:
+        if not 0 <= node <= NODE or dag >> (62 - SHIFT):
+            return False
+        changed = connection.execute(
+            "UPDATE jobs SET soft = ?1, hard = ?2, own_sla = 1, told = 0, "
+            "soft_due = iif(completed_on IS NULL, ?1, NULL), hard_due = iif(completed_on IS NULL, ?2, NULL) "
+            "WHERE id = ?3",
+            (soft, hard, key_of(dag, node)),
+        )
+        if not changed.rowcount:
+            return False
+    tell(connection, refresh=[dag], settings=True)
+    return True

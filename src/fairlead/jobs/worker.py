@@ -1,0 +1,374 @@
+"""All workers of one process: calls begun, stopped and ended, leases kept, and the way out.
+
+A `Crew` registers one worker for each executor that its process serves, takes what is claimed for them (handed over by
+a scheduler in the same process, or fetched), runs it, and writes how it ended.  Each claim gets one ending: of a
+result, a timeout and a cancel that meet, the first decides.
+
+**Stopping.**  A call is stopped by a cancel, a timeout, a lost lease or the end of its worker.  It is told again and
+again for `patience` seconds, and then left behind: its slot is free and its ending written, whatever it still does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Any
+
+from fairlead.errors import Misuse, StoreUnavailable
+from fairlead.jobs import endings
+from fairlead.jobs.executors.base import Crashed, Raised, Returned, Stopped
+from fairlead.jobs.executors.kinds import runner_of
+from fairlead.jobs.flushing import Flusher
+from fairlead.jobs.lanes import CANCEL, HAND_BACK, LOST, TIMEOUT, Lane, LiveCall
+from fairlead.jobs.membership import Membership
+from fairlead.jobs.payload import error_json
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from fairlead.jobs.executors.base import ExecutorSpec, Outcome
+    from fairlead.jobs.records import Claimed, Ending
+    from fairlead.jobs.registry import Task
+    from fairlead.jobs.stores.base import Store
+
+INSIST = 0.5  # seconds after which a call that was told to stop is told again
+LONGEST_PAUSE = 5.0  # seconds between tries while the store is away
+GOODBYE = 2.0  # seconds that the store gets to hear of our leaving
+
+log = logging.getLogger("fairlead.jobs")
+
+Key = tuple[int, int, int]  # dag, node, fence
+
+
+class Crew:
+    """The workers of this process.
+
+    `finish` writes endings, by default `store.finish`; `app` is "module:jobs", by which other processes find tasks;
+    `patience` is how many seconds a call gets to stop before it is left behind; with `listen` the crew waits for the
+    store's hints itself, else it is told by `hint()`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        tasks: Mapping[str, Task],
+        executors: Mapping[str, ExecutorSpec],
+        *,
+        name: str,
+        process: str,
+        lease: float,
+        poll: float,
+        finish: Callable[[list[Ending]], Awaitable[Any]] | None = None,
+        max_crashes: int = 3,
+        patience: float = 5.0,
+        app: str | None = None,
+        listen: bool = False,
+    ) -> None:
+        self.abandoned = 0  # calls that were left behind because they did not stop
+        self._store = store
+        self._tasks = tasks
+        self._process = process
+        self._lease = lease
+        self._poll = poll
+        self._max_crashes = max_crashes
+        self._patience = patience
+        self._listen = listen
+        self._calls: dict[Key, LiveCall] = {}
+        self._lanes = {
+            spec.name: Lane(spec.name, runner_of(spec, app), self._clock, self._ended)
+            for spec in executors.values()
+            if spec.here
+        }
+        self._flusher = Flusher(finish or self._finish)
+        self._membership = Membership(
+            store,
+            list(self._lanes.values()),
+            name=name,
+            process=process,
+            lease=lease,
+            flushed=self._flusher.wait_until_empty,
+            cancel=self._cancel,
+            lost=self._lost,
+            sever=self._sever,
+        )
+        self._chores: set[asyncio.Task[None]] = set()
+        self._hinted = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._hurried = asyncio.Event()
+        self._draining = False
+        self._closing: asyncio.Task[None] | None = None
+        self._started = False
+
+    @property
+    def workers(self) -> dict[str, int]:
+        """The numbers of the workers by executor; one that has lost its lease is not there until it has a new one."""
+        return self._membership.workers
+
+    @property
+    def leases_lost(self) -> int:
+        """How often a worker of this process has lost its lease."""
+        return self._membership.leases_lost
+
+    @property
+    def running(self) -> dict[str, int]:
+        """How many calls each executor runs here."""
+        return {name: lane.running for name, lane in self._lanes.items()}
+
+    @property
+    def slots(self) -> dict[str, int]:
+        """How many calls each executor may run here at once."""
+        return {name: lane.runner.slots for name, lane in self._lanes.items()}
+
+    # Life
+
+    async def start(self) -> None:
+        """Start the executors, register the workers, and keep their leases."""
+        if self._started:
+            raise Misuse("this crew was started before; make another one")
+        self._started = True
+        try:
+            for lane in self._lanes.values():
+                await lane.runner.start()
+            await self._membership.join()
+        except BaseException:
+            await self.stop()
+            raise
+        self._chore(self._fetch_for_ever())
+        if self._listen:
+            self._chore(self._listen_for_ever())
+
+    async def drain(self, grace: float) -> None:
+        """Take nothing more; let what runs end within `grace` seconds, and hand the rest back."""
+        self._draining = True
+        self._hinted.set()
+        self._membership.stay_away()
+        workers = list(self._membership.lane_of)
+        if workers:
+            await self._politely(self._store.drain(workers))
+            await self._politely(
+                self._take()
+            )  # what was claimed before that is handed back at once
+        for call in list(self._calls.values()):
+            if call.began is None:
+                self._stop(call, HAND_BACK)
+        await self._until_idle(grace)
+        for call in list(self._calls.values()):
+            self._stop(call, HAND_BACK)
+        await self._until_idle(self._patience + INSIST, hurried=False)
+        await self._flusher.wait_until_empty(max(GOODBYE, self._lease))
+
+    def hurry(self) -> None:
+        """Cut the grace of a drain short."""
+        self._hurried.set()
+
+    async def stop(self) -> None:
+        """Hand back what runs, forget the workers, let go of everything; may be called twice, or unstarted."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        # Whoever is cancelled here does not wait for the end, but the end comes.
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        if not self._draining or self._calls:
+            self.hurry()
+            await self.drain(0.0)
+        for chore in self._chores:
+            chore.cancel()
+        await asyncio.gather(*self._chores, return_exceptions=True)
+        await self._flusher.stop()
+        workers = await self._membership.leave()
+        for lane in self._lanes.values():
+            await lane.runner.close()
+        if workers:
+            await self._politely(self._store.retire(workers))
+
+    async def _politely(self, asked: Awaitable[Any]) -> None:
+        """Ask something of the store that it may leave undone."""
+        try:
+            async with asyncio.timeout(GOODBYE):
+                await asked
+        except (StoreUnavailable, TimeoutError) as error:
+            log.warning("the database was not told that this worker leaves: %s", error)
+
+    async def _until_idle(self, timeout: float, *, hurried: bool = True) -> None:
+        if not self._calls:
+            return
+        self._idle.clear()
+        waiting = [asyncio.ensure_future(self._idle.wait())]
+        if hurried:
+            waiting.append(asyncio.ensure_future(self._hurried.wait()))
+        try:
+            await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    def _chore(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(
+            work, name="fairlead-crew"
+        )
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    # Leases
+
+    def _lost(self, lanes: Sequence[Lane]) -> None:
+        for call in list(self._calls.values()):
+            if call.lane in lanes:
+                self._stop(call, LOST)
+
+    def _sever(self, lanes: Sequence[Lane]) -> None:
+        """Do without the loop what can be done; on the heartbeat's thread."""
+        for call in list(self._calls.values()):
+            if call.lane in lanes:
+                call.job.cancelled = True
+
+    # Taking
+
+    def hint(self) -> None:
+        """Something may have been claimed for us: look now."""
+        self._hinted.set()
+
+    def dispatch(self, claimed: Sequence[Claimed]) -> None:
+        """Run what was claimed for our workers and is acknowledged already."""
+        for one in claimed:
+            lane = self._membership.lane_of.get(one.worker)
+            key = (one.dag, one.node, one.fence)
+            if lane is None or key in self._calls:
+                continue  # claimed for a worker that has lost its lease: it is taken back by the scheduler
+            task = self._tasks.get(one.task)
+            if task is None:
+                self._flusher.add(self._unknown(one))
+                continue
+            call = LiveCall(lane, one, task)
+            self._calls[key] = call
+            if self._draining:
+                self._stop(call, HAND_BACK)
+            else:
+                lane.offer(call)
+
+    def _unknown(self, claimed: Claimed) -> Ending:
+        known = ", ".join(sorted(self._tasks)[:20]) or "none"
+        error = error_json(
+            "UnknownTask", f"this worker knows no task {claimed.task!r}; it knows {known}"
+        )
+        return endings.failed(claimed, error, random.random())
+
+    async def _take(self) -> None:
+        if workers := list(self._membership.lane_of):
+            self.dispatch(await self._store.fetch(workers))
+
+    async def _fetch_for_ever(self) -> None:
+        pause = 0.0
+        while not self._draining:
+            self._hinted.clear()
+            try:
+                await self._take()
+                pause = 0.0
+            except StoreUnavailable as error:
+                pause = min(LONGEST_PAUSE, max(0.1, 2 * pause))
+                log.warning("this worker waits %.1f s for the database: %s", pause, error)
+                await asyncio.sleep(pause)
+                continue
+            except Exception:
+                log.exception("what was claimed for this worker cannot be fetched")
+                pause = LONGEST_PAUSE
+            try:
+                async with asyncio.timeout(max(pause, self._poll)):
+                    await self._hinted.wait()
+            except TimeoutError:
+                pass
+
+    async def _listen_for_ever(self) -> None:
+        while not self._draining:
+            try:
+                if await self._store.wait_for_news(self._poll):
+                    self.hint()
+            except StoreUnavailable:
+                await asyncio.sleep(self._poll)  # the fetching says so
+
+    # Stopping and ending
+
+    def _cancel(self, keys: Sequence[Key]) -> None:
+        """Stop calls whose cancelling was asked for; those that have ended are not there."""
+        for key in keys:
+            call = self._calls.get(tuple(key))  # type: ignore[arg-type]
+            if call is not None:
+                self._stop(call, CANCEL)
+
+    def _clock(self, timeout: float, call: LiveCall) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(timeout, self._stop, call, TIMEOUT)
+
+    def _stop(self, call: LiveCall, why: str) -> None:
+        """Have a call stop; the first reason counts."""
+        if call.ended or call.why is not None:
+            return
+        call.why = why
+        call.job.cancelled = True
+        if call.began is None:
+            call.end(Stopped())
+            return
+        if call.timer is not None:
+            call.timer.cancel()
+        self._insist(call, self._patience)
+
+    def _insist(self, call: LiveCall, patience: float) -> None:
+        """Tell a call to stop, again and again, until patience is at its end."""
+        if call.ended:
+            return
+        if patience <= 0:
+            call.end(Stopped("what it does"))
+            return
+        call.lane.runner.cancel(call)
+        if not call.ended:
+            call.timer = asyncio.get_running_loop().call_later(
+                min(INSIST, patience), self._insist, call, patience - INSIST
+            )
+
+    def _ended(self, call: LiveCall, outcome: Outcome) -> None:
+        claimed = call.claimed
+        del self._calls[claimed.dag, claimed.node, claimed.fence]
+        ending = self._ending_of(call, outcome)
+        if ending is not None:
+            self._flusher.add(ending)
+        if not self._calls:
+            self._idle.set()
+
+    def _ending_of(self, call: LiveCall, outcome: Outcome) -> Ending | None:
+        claimed, why, ran = call.claimed, call.why, call.ran
+        if why is None and call.job.cancelled:
+            why = LOST  # the heartbeat's thread said so, and the loop has not heard of it yet
+        if isinstance(outcome, Returned) and why in (None, HAND_BACK, LOST):
+            return endings.completed(claimed, outcome.result, ran=ran)
+        if isinstance(outcome, Stopped) and outcome.abandoned:
+            self.abandoned += 1
+            log.warning(
+                "job %s (%s) was told to stop (%s) and does not; %s goes on and is left behind",
+                call.job.id,
+                claimed.task,
+                why,
+                outcome.abandoned,
+            )
+            if why == LOST:
+                return None  # it still runs: the scheduler takes it back when its lease has run out
+        if why == CANCEL:
+            return endings.cancelled(claimed, ran=ran)
+        if why == TIMEOUT:
+            return endings.timed_out(claimed, random.random(), timeout=claimed.timeout, ran=ran)
+        if isinstance(outcome, Stopped) and why is None:
+            if not self._chores or any(chore.cancelling() for chore in self._chores):
+                return (
+                    None  # the loop is being closed under us, and nobody will be there to write it
+                )
+            outcome = Raised(error_json("CancelledError", "the job has cancelled itself"))
+        if isinstance(outcome, Raised) and why is None:
+            return endings.failed(claimed, outcome.error, random.random(), ran=ran)
+        if isinstance(outcome, Crashed) and why is None:
+            log.warning("job %s (%s) crashed: %s", call.job.id, claimed.task, outcome.reason)
+            return endings.crashed(claimed, self._max_crashes)
+        return endings.handed_back(claimed)
+
+    async def _finish(self, batch: list[Ending]) -> None:
+        await self._store.finish(self._process, batch)

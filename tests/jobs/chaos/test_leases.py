@@ -1,0 +1,189 @@
+"""Leases: a dead owner is replaced quickly, a frozen one is refused when it wakes, a healthy one is never robbed."""
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engines_postgres import postgres
+from tests.jobs.chaos.checker import inside
+from tests.jobs.chaos.conftest import QUICK
+from tests.jobs.chaos.ledger import END, FROZEN, START, STOPPED, Line
+from tests.jobs.chaos.storm import LEASE, SLACK, SWEEP, TIMES, Storm, on_postgres, on_sqlite
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="storms need fork"),
+]
+
+QUIET = {"waits": 1.0}
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def storm_on(kind, tmp_path, request, **options):
+    if kind == "sqlite":
+        return on_sqlite(tmp_path, **options)
+    return on_postgres(tmp_path, request.getfixturevalue("database"), **options)
+
+
+def victim(storm: Storm, role: str, least: int, times: int):
+    """A process of a role that runs at least so many bodies."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        running = inside(storm.lines)
+        for child in storm.of(role):
+            if len(running.get(child.pid, ())) >= least:
+                return child
+        time.sleep(0.02)
+    raise AssertionError(f"no {role} runs {least} jobs, before kill {times}; {storm.story()}")
+
+
+def test_what_a_killed_process_ran_is_started_again_within_lease_and_sweep_and_a_second(
+    tmp_path, request, kind
+):
+    """There is room elsewhere all the time, so the time is that of noticing."""
+    options = {"nodes": 40, "lanes": 1, "longest": 600, "kinds": QUIET}
+    with storm_on(kind, tmp_path, request, **options) as storm:
+        storm.start_all()
+        for number in range(8 * TIMES):
+            role = ("worker", "scheduler")[number % 2]
+            child = victim(storm, role, 1, number)
+            if number % 4 == 1:  # every other time the one that leads
+                leader = storm.audit.leader()
+                child = next((c for c in storm.of(role) if c.pid == leader), child)
+            orphans = storm.inside(child)
+            storm.kill(child)
+            storm.start(role)
+            storm.wait(
+                lambda orphans=orphans: not orphans & waiting(storm.lines), 20, "orphans"
+            )
+        storm.calm()
+        storm.judge()
+        took = [rescue.seconds for rescue in storm.rescued()]
+        print(f"\n{len(took)} rescued, the last within {max(took):.2f} s; {storm.story()}")
+        assert len(took) >= 8 * TIMES
+        assert max(took) <= LEASE + SWEEP + SLACK
+
+
+def waiting(lines: list[Line]) -> set[tuple[str, str]]:
+    """Jobs whose last body died with its process."""
+    last: dict[tuple[str, str], Line] = {}
+    for line in lines:
+        if line.what in {START, END, STOPPED}:
+            last[line.run, line.node] = line
+    dead = {line.more["victim"] for line in lines if line.what == "killed"}
+    return {name for name, line in last.items() if line.what == START and line.pid in dead}
+
+
+def test_the_result_of_a_zombie_is_refused_by_its_fence(tmp_path, request, kind):
+    """Frozen past its lease, a worker wakes and ends what another has completed meanwhile."""
+    options = {"nodes": 60, "lanes": 2, "longest": 300, "kinds": {"waits": 2.0, "thread": 1.0}}
+    options |= {"places": ("far",), "lease": 0.6, "sweep": 0.2}
+    refused = 0
+    with storm_on(kind, tmp_path, request, **options) as storm:
+        storm.start_all()
+        while refused < 20 * TIMES:
+            child = victim(storm, "worker", 3, refused)
+            storm.freeze(child)
+            frozen = storm.inside(child)
+            if not storm.audit.writable():  # it was in the middle of a transaction, and has the only lock there is
+                storm.thaw(child)
+                continue
+            storm.wait(
+                lambda frozen=frozen, child=child: done_by_others(storm, frozen, child.pid),
+                20,
+                "rescue",
+            )
+            storm.thaw(child)
+            storm.wait(
+                lambda child=child, frozen=frozen: not storm.inside(child) & frozen, 20, "zombies to end"
+            )
+            refused += len(frozen)
+            storm.watch()
+        storm.calm()
+        lines = storm.judge()
+        assert zombie_ends(lines) >= refused // 2
+        print(f"\n{refused} zombies, {zombie_ends(lines)} ended what others had completed; {storm.story()}")
+
+
+def done_by_others(storm: Storm, jobs: set[tuple[str, str]], pid: int) -> bool:
+    ended = {
+        (line.run, line.node) for line in storm.lines if line.what == END and line.pid != pid
+    }
+    return jobs <= ended
+
+
+def zombie_ends(lines: list[Line]) -> int:
+    """Bodies that ended after another had ended the same job."""
+    ended: set[tuple[str, str]] = set()
+    found = 0
+    zombies: set[int] = set()
+    for line in lines:
+        if line.what == FROZEN:
+            zombies.add(line.more["victim"])
+        elif line.what == END:
+            found += (line.run, line.node) in ended and line.pid in zombies
+            ended.add((line.run, line.node))
+    return found
+
+
+def test_a_healthy_owner_is_not_robbed_though_its_loop_is_blocked_for_20_leases(
+    tmp_path, request, kind
+):
+    """A worker's loop, and that of the scheduler itself; another stands by and could take over."""
+    lease = 0.8
+    options = {"nodes": 1, "lanes": 1, "runs": 1, "longest": int(20 * lease * 1000)}
+    options |= {"kinds": {"blocks": 1.0}, "lease": lease, "sweep": 0.1}
+    with storm_on(kind, tmp_path, request, **options) as storm:
+        for role in ("scheduler", "scheduler", "worker", "worker"):
+            storm.start(role)
+        for place in ("near", "far"):
+            storm.start("submitter", prefix=place, places=(place,))
+        storm.calm(stop=False)
+        lines = storm.judge()
+        done = [line for line in lines if line.what in {START, END, STOPPED}]
+        assert sorted(line.what for line in done) == [END, END, START, START]
+
+
+def test_a_database_that_hangs_longer_than_a_lease_lets_nobody_run_twice(tmp_path):
+    """Workers that cannot reach it stop what they run before anybody else can begin it."""
+    with (
+        postgres(**QUICK) as server,
+        on_postgres(tmp_path, server.url, longest=400, kinds=QUIET) as storm,
+    ):
+        storm.start_all()
+        for _ in range(3 * TIMES):
+            time.sleep(2.0)
+            server.freeze()
+            time.sleep(2.5 * LEASE)
+            server.thaw()
+        storm.calm()
+        lines = storm.judge()
+        assert any(line.what == STOPPED for line in lines)
+
+
+def test_work_goes_on_by_itself_within_5_seconds_after_a_restart_of_postgres(tmp_path):
+    with postgres(**QUICK) as server, on_postgres(tmp_path, server.url, lanes=2) as storm:
+        storm.start_all()
+        pauses = []
+        for mode in ("fast", "immediate", "fast"):
+            time.sleep(1.5)
+            server.stop(mode)
+            time.sleep(2.0)  # long enough for every back-off to have grown
+            server.start()
+            back = time.monotonic()
+            storm.wait(lambda back=back: any(started_since(storm.lines, back)), 10, "a start")
+            pauses.append(next(started_since(storm.lines, back)) - back)
+        storm.calm()
+        storm.judge()
+        print(f"\nwork went on after {', '.join(f'{pause:.2f}' for pause in pauses)} s")
+        assert max(pauses) <= 5.0
+
+
+def started_since(lines: list[Line], moment: float) -> Iterator[float]:
+    return (line.at for line in lines if line.what == START and line.at > moment)

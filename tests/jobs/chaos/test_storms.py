@@ -1,0 +1,128 @@
+"""Kill storms: nothing acknowledged is lost, completed twice or stuck, whoever is killed and whenever.
+
+The issue's counts are the least; FAIRLEAD_STORM=10 makes it ten times as many.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.engines_postgres import Postgres, postgres
+from tests.jobs.chaos.conftest import QUICK
+from tests.jobs.chaos.ledger import KILLED, START
+from tests.jobs.chaos.storm import TIMES, Storm, on_postgres, on_sqlite
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="storms need fork"),
+]
+
+
+def survived(storm: Storm, kills: int) -> None:
+    """The calm after a storm, and the verdict."""
+    storm.calm()
+    lines = storm.judge()
+    assert sum(line.what == KILLED for line in lines) >= kills
+    assert sum(line.what == START for line in lines) > kills, "there was hardly anything to kill"
+    waits = sorted(rescue.seconds for rescue in storm.rescued())
+    told = f"half within {waits[len(waits) // 2]:.2f} s, the last within {waits[-1]:.2f} s" if waits else ""
+    print(f"\n{storm.story()}\n{len(waits)} jobs rescued {told}")
+
+
+def test_postgres_200_kills_of_submitter_scheduler_and_workers(tmp_path, database):
+    with on_postgres(tmp_path, database) as storm:
+        storm.start_all()
+        storm.rage(200 * TIMES, 0.05, 0.35)
+        survived(storm, 200 * TIMES)
+
+
+def test_sqlite_100_kills(tmp_path):
+    with on_sqlite(tmp_path) as storm:
+        storm.start_all()
+        storm.rage(100 * TIMES, 0.05, 0.4)
+        survived(storm, 100 * TIMES)
+
+
+def kill_a_session(server: Postgres, random: Random) -> None:
+    """Kill one session; the postmaster then ends all others and recovers."""
+    postmaster = int((server.data / "postmaster.pid").read_text().split()[0])
+    children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+    sessions = []
+    for child in children:
+        try:
+            if b" 127.0.0.1" in Path(f"/proc/{child}/cmdline").read_bytes():
+                sessions.append(int(child))
+        except OSError:
+            pass  # it has gone
+    if sessions:
+        os.kill(random.choice(sessions), signal.SIGKILL)
+
+
+def strike(server: Postgres, random: Random) -> None:
+    """End PostgreSQL in one of the ways it can end, and start it again."""
+    how = random.choice(("kill", "immediate", "fast", "session"))
+    if how == "session":
+        kill_a_session(server, random)
+        return
+    if how == "kill":
+        server.kill()
+    else:
+        server.stop(how)
+    time.sleep(random.choice((0, 0, 0.3)))
+    server.start()
+
+
+def test_postgres_itself_is_killed_50_times(tmp_path):
+    with postgres(**QUICK) as server, on_postgres(tmp_path, server.url) as storm:
+        storm.start_all()
+        for _ in range(50 * TIMES):
+            time.sleep(storm.random.uniform(0.1, 1.0))
+            strike(server, storm.random)
+            if storm.random.random() < 0.3:  # and somebody dies while it recovers
+                storm.rage(1, 0.0, 0.1)
+        survived(storm, 5 * TIMES)
+
+
+def test_every_notification_is_dropped(tmp_path, database):
+    with on_postgres(tmp_path, database, "?listen=off") as storm:
+        storm.start_all()
+        storm.rage(20 * TIMES, 0.1, 0.4)
+        survived(storm, 20 * TIMES)
+
+
+def test_the_leader_dies_while_it_dispatches(tmp_path, database):
+    """Two schedulers on one database: at each death of one the other goes on, and no job is leased twice."""
+    with on_postgres(tmp_path, database) as storm:
+        storm.start_all()
+        for _ in range(15 * TIMES):
+            time.sleep(storm.random.uniform(0.2, 0.6))
+            storm.watch()
+            leader = storm.audit.leader()
+            for child in storm.of("scheduler"):
+                if child.pid == leader:
+                    storm.kill(child)
+                    storm.start("scheduler")
+        survived(storm, 5)
+
+
+def test_wall_clocks_that_are_wrong_and_jump(tmp_path, database):
+    """A day there and half a day back, every two seconds, in every process: nothing is lost, robbed or run twice."""
+    with on_postgres(tmp_path, database) as storm:
+        for number, role in enumerate(["submitter", "scheduler", "scheduler", "worker", "worker"]):
+            storm.start(role, skew=86_400.0 * (-1) ** number)
+        time.sleep(4.0)
+        storm.rage(10 * TIMES, 0.2, 0.6)
+        survived(storm, 10 * TIMES)
+
+
+def test_wall_clocks_that_jump_on_sqlite(tmp_path):
+    with on_sqlite(tmp_path) as storm:
+        for number, role in enumerate(["submitter", "scheduler", "scheduler", "worker"]):
+            storm.start(role, skew=86_400.0 * (-1) ** number)
+        time.sleep(4.0)
+        storm.rage(10 * TIMES, 0.2, 0.6)
+        survived(storm, 10 * TIMES)

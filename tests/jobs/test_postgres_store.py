@@ -1,0 +1,58 @@
+"""PostgreSQL held to the contract of stores: over loopback, and behind pgbouncer in transaction mode."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from fairlead.jobs.stores.base import Store
+from fairlead.jobs.stores.opening import open_store
+from tests.engines_postgres import Pgbouncer, dropped, external, pgbouncer, shared, shared_url, wiped
+from tests.jobs.store_contract import StoreContract, new_run
+
+SCHEMA = "test_contract"
+
+
+@pytest.fixture(scope="module")
+def server_url() -> Iterator[str]:
+    url = shared_url()
+    yield url
+    if external():
+        asyncio.run(dropped(url, SCHEMA))
+
+
+class TestPostgres(StoreContract):
+    @pytest.fixture
+    async def store(self, server_url: str) -> AsyncIterator[Store]:
+        store = open_store(await wiped(server_url, SCHEMA))
+        await store.open()
+        yield store
+        await store.close()
+
+
+@pytest.fixture(scope="module")
+def pooler() -> Iterator[Pgbouncer]:
+    if external():
+        pytest.skip("FAIRLEAD_TEST_POSTGRES is not ours to put a pooler before")
+    with pgbouncer(shared()) as running:
+        yield running
+
+
+class TestPostgresBehindPgbouncer(StoreContract):
+    @pytest.fixture
+    async def store(self, server_url: str, pooler: Pgbouncer) -> AsyncIterator[Store]:
+        await wiped(server_url, SCHEMA)
+        store = open_store(f"{pooler.url_of()}?schema={SCHEMA}")
+        await store.open()
+        yield store
+        await store.close()
+
+    async def test_a_hint_comes_when_something_is_written_elsewhere(self, store: Store):
+        """There is no listening through a pooler; whoever waits is not told, and looks by itself."""
+        while await store.wait_for_news(0.0):
+            pass
+        twin = store.twin()
+        await twin.open()
+        await twin.submit([new_run()])
+        await twin.close()
+        assert not await store.wait_for_news(0.1)

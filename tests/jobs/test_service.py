@@ -1,0 +1,655 @@
+"""The door as its users meet it: submit, wait, retries, cancels, SLAs, keys, planners, two schedulers.
+
+Everything runs on a real database with real executors; `url` is SQLite here, PostgreSQL in test_service_postgres.py.
+"""
+
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from fairlead.errors import ConfigError, FairleadError, PayloadError, UnknownRun
+from fairlead.jobs import Dag, Jobs, current_job
+
+QUICK = {"lease": "2s", "sweep": "200ms", "poll": "100ms", "ack": "1s"}
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/jobs.db"
+
+
+def go(coroutine, limit=30):
+    async def bounded():
+        async with asyncio.timeout(limit):
+            return await coroutine
+
+    return asyncio.run(bounded())
+
+
+def small(url, **settings):
+    """A Jobs with three tasks."""
+    jobs = Jobs(url, **{**QUICK, **settings})
+
+    @jobs.task()
+    async def double(number):
+        return 2 * number
+
+    @jobs.task()
+    def total(numbers):
+        return sum(numbers)
+
+    @jobs.task()
+    async def fail(text):
+        raise ValueError(text)
+
+    return jobs, double, total, fail
+
+
+class TestRunning:
+    def test_results_flow_along_the_edges(self, url):
+        async def main():
+            jobs, double, total, _ = small(url)
+            async with jobs:
+                dag = Dag("sums")
+                parts = [dag.add(double, n) for n in range(5)]
+                dag.add(total, parts).options(name="sum")
+                return await jobs.wait(await jobs.submit(dag))
+
+        outcome = go(main())
+        assert outcome.state == "completed"
+        assert outcome.results["sum"] == 20
+
+    def test_submitted_before_anybody_serves(self, url):
+        async def main():
+            jobs, double, *_ = small(url)
+            dag = Dag("one")
+            node = dag.add(double, 21)
+            run = await jobs.submit(dag)
+            await jobs.close()
+            other, *_ = small(url)
+            async with other:
+                return node.name, await other.wait(run.id)
+
+        name, outcome = go(main())
+        assert outcome.results[name] == 42
+
+    def test_a_thousand_nodes_in_dependency_order(self, url):
+        async def main():
+            jobs, *_ = small(url, executors={"default": 16})
+            seen = []
+
+            @jobs.task()
+            async def step(number, *before):
+                seen.append(number)
+                return number
+
+            async with jobs:
+                dag = Dag("big")
+                nodes = []
+                for n in range(1000):
+                    nodes.append(dag.add(step, n, *nodes[max(0, n - 7) : n : 3]))
+                outcome = await jobs.wait(await jobs.submit(dag))
+            return seen, outcome
+
+        seen, outcome = go(main(), 60)
+        assert outcome.state == "completed"
+        place = {number: index for index, number in enumerate(seen)}
+        assert len(seen) == 1000
+        for n in range(1000):
+            assert all(place[before] < place[n] for before in range(n)[max(0, n - 7) : n : 3])
+
+    def test_sync_functions_run_at_the_same_time(self, url):
+        async def main():
+            jobs = Jobs(url, executors={"default": 3}, **QUICK)
+            meeting = threading.Barrier(3, timeout=10)
+
+            @jobs.task()
+            def meet():
+                meeting.wait()
+                return True
+
+            async with jobs:
+                dag = Dag("meeting")
+                for _ in range(3):
+                    dag.add(meet)
+                return await jobs.wait(await jobs.submit(dag))
+
+        assert go(main()).state == "completed"
+
+    def test_never_more_than_the_slots(self, url):
+        async def main():
+            jobs = Jobs(url, executors={"default": 3}, **QUICK)
+            now, most = 0, 0
+
+            @jobs.task()
+            async def work():
+                nonlocal now, most
+                now += 1
+                most = max(most, now)
+                await asyncio.sleep(0.005)
+                now -= 1
+
+            async with jobs:
+                dag = Dag("many")
+                for _ in range(40):
+                    dag.add(work)
+                await jobs.wait(await jobs.submit(dag))
+            return most
+
+        assert go(main()) == 3
+
+    def test_delayed_start(self, url):
+        async def main():
+            jobs, double, *_ = small(url)
+            async with jobs:
+                dag = Dag("later")
+                dag.add(double, 1)
+                begun = asyncio.get_running_loop().time()
+                await jobs.wait(
+                    await jobs.submit(dag, start_at=datetime.now(UTC) + timedelta(seconds=0.7))
+                )
+                return asyncio.get_running_loop().time() - begun
+
+        assert go(main()) >= 0.65
+
+    def test_current_job_knows_itself(self, url):
+        async def main():
+            jobs = Jobs(url, **QUICK)
+
+            @jobs.task()
+            async def who():
+                job = current_job()
+                return [job.id, job.run, job.attempt]
+
+            async with jobs:
+                dag = Dag("who")
+                name = dag.add(who).name
+                run = await jobs.submit(dag)
+                return run, (await jobs.wait(run)).results[name]
+
+        run, told = go(main())
+        assert told == [f"{run.id}.0", run.id, 1]
+
+
+class TestFailing:
+    def test_dependents_are_skipped_and_others_finish(self, url):
+        async def main():
+            jobs, double, total, fail = small(url)
+            async with jobs:
+                dag = Dag("mixed")
+                bad = dag.add(fail, "no such page").options(name="bad")
+                dag.add(total, [bad]).options(name="after")
+                dag.add(double, 4).options(name="apart")
+                return await jobs.wait(await jobs.submit(dag))
+
+        outcome = go(main())
+        assert outcome.state == "failed"
+        assert outcome.states == {"bad": "failed", "after": "skipped", "apart": "completed"}
+        assert outcome.results == {"apart": 8}
+        assert "no such page" in outcome.errors["bad"]
+        assert outcome.errors["bad"].type == "ValueError"
+
+    def test_retries_then_success(self, url):
+        async def main():
+            jobs = Jobs(url, **QUICK)
+            tries = []
+
+            @jobs.task(retries=3, retry_delay="10ms")
+            async def shaky():
+                tries.append(current_job().attempt)
+                if len(tries) < 3:
+                    raise OSError("again")
+                return len(tries)
+
+            async with jobs:
+                dag = Dag("shaky")
+                name = dag.add(shaky).name
+                outcome = await jobs.wait(await jobs.submit(dag))
+            return tries, outcome.results[name]
+
+        assert go(main()) == ([1, 2, 3], 3)
+
+    def test_attempts_are_retries_and_one(self, url):
+        async def main():
+            jobs = Jobs(url, **QUICK)
+            tries = []
+
+            @jobs.task(retries=2, retry_delay="1ms")
+            async def never():
+                tries.append(1)
+                raise RuntimeError("never")
+
+            async with jobs:
+                dag = Dag("never")
+                dag.add(never)
+                outcome = await jobs.wait(await jobs.submit(dag))
+            return len(tries), outcome.state
+
+        assert go(main()) == (3, "failed")
+
+    def test_timeout_cancels_the_code(self, url):
+        async def main():
+            jobs = Jobs(url, **QUICK)
+            told = []
+
+            @jobs.task(timeout="100ms")
+            async def slow():
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    told.append(True)
+                    raise
+
+            async with jobs:
+                dag = Dag("slow")
+                dag.add(slow)
+                outcome = await jobs.wait(await jobs.submit(dag))
+            return told, outcome
+
+        told, outcome = go(main())
+        assert told == [True]
+        assert outcome.state == "failed"
+        assert set(outcome.states.values()) == {"expired"}
+
+    @pytest.mark.parametrize(
+        "result", [object(), float("nan"), "\x00", b"bytes", {1: 2}, "x" * (1 << 20)]
+    )
+    def test_a_result_that_cannot_be_stored_fails_the_job(self, url, result):
+        async def main():
+            jobs = Jobs(url, **QUICK)
+
+            @jobs.task()
+            async def odd():
+                return result
+
+            async with jobs:
+                dag = Dag("odd")
+                dag.add(odd)
+                return await jobs.wait(await jobs.submit(dag))
+
+        assert go(main()).state == "failed"
+
+    def test_retry_of_a_failed_run(self, url):
+        async def main():
+            jobs, double, total, _ = small(url)
+            broken = True
+
+            @jobs.task()
+            async def mend():
+                if broken:
+                    raise OSError("broken")
+                return 3
+
+            async with jobs:
+                dag = Dag("mend")
+                first = dag.add(double, 2)
+                dag.add(total, [first, dag.add(mend)]).options(name="sum")
+                run = await jobs.submit(dag)
+                before = await jobs.wait(run)
+                broken = False
+                assert await jobs.retry(run)
+                return before, await jobs.wait(run)
+
+        before, after = go(main())
+        assert (before.state, after.state) == ("failed", "completed")
+        assert after.results["sum"] == 7
+
+
+class TestCancelling:
+    def test_running_code_is_cancelled(self, url):
+        async def main():
+            jobs = Jobs(url, **QUICK)
+            running, told = asyncio.Event(), asyncio.Event()
+
+            @jobs.task()
+            async def forever():
+                running.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    told.set()
+
+            @jobs.task()
+            async def later(_):
+                return 1
+
+            async with jobs:
+                dag = Dag("forever")
+                dag.add(later, dag.add(forever))
+                run = await jobs.submit(dag)
+                await running.wait()
+                assert await jobs.cancel(run)
+                outcome = await jobs.wait(run)
+                await told.wait()
+                assert not await jobs.cancel(run)
+                return outcome
+
+        outcome = go(main())
+        assert outcome.state == "cancelled"
+        assert set(outcome.states.values()) == {"cancelled"}
+
+    def test_threads_are_told(self, url):
+        async def main():
+            jobs = Jobs(url, **QUICK)
+            running, told = threading.Event(), threading.Event()
+
+            @jobs.task()
+            def forever():
+                running.set()
+                while not current_job().cancelled:
+                    threading.Event().wait(0.01)
+                told.set()
+
+            async with jobs:
+                dag = Dag("forever")
+                dag.add(forever)
+                run = await jobs.submit(dag)
+                await asyncio.to_thread(running.wait, 10)
+                await jobs.cancel(run)
+                outcome = await jobs.wait(run)
+                return outcome.state, await asyncio.to_thread(told.wait, 10)
+
+        assert go(main()) == ("cancelled", True)
+
+    def test_what_waits_never_runs(self, url):
+        async def main():
+            jobs, double, *_ = small(url)
+            dag = Dag("never")
+            dag.add(double, 1)
+            run = await jobs.submit(dag)
+            assert await jobs.cancel(run)
+            async with jobs:
+                return await jobs.wait(run)
+
+        assert go(main()).state == "cancelled"
+
+    def test_pause_and_resume(self, url):
+        async def main():
+            jobs, double, *_ = small(url)
+            dag = Dag("paused")
+            dag.add(double, 1)
+            run = await jobs.submit(dag)
+            assert await jobs.pause(run)
+            async with jobs:
+                with pytest.raises(TimeoutError):
+                    await jobs.wait(run, timeout="400ms")
+                assert await jobs.resume(run)
+                return await jobs.wait(run)
+
+        assert go(main()).state == "completed"
+
+
+class TestKeys:
+    def test_the_same_key_is_the_same_run(self, url):
+        async def main():
+            jobs, double, *_ = small(url)
+            async with jobs:
+                runs = []
+                for n in range(3):
+                    dag = Dag("keyed", key="invoice-4711")
+                    dag.add(double, n)
+                    runs.append(await jobs.submit(dag))
+                    await jobs.wait(runs[-1])
+                return runs
+
+        runs = go(main())
+        assert len({run.id for run in runs}) == 1
+        assert [run.new for run in runs] == [True, False, False]
+
+    def test_tenants_do_not_share_keys(self, url):
+        async def main():
+            jobs, double, *_ = small(url)
+            ids = set()
+            for tenant in ("acme", "zeta"):
+                dag = Dag("keyed", key="k", tenant=tenant)
+                dag.add(double, 1)
+                ids.add((await jobs.submit(dag)).id)
+            await jobs.close()
+            return ids
+
+        assert len(go(main())) == 2
+
+
+class TestMistakes:
+    def test_unknown_runs(self, url):
+        async def main():
+            jobs, *_ = small(url)
+            for run in ("99", 99, "x", "-1", "1.0", None):
+                with pytest.raises(UnknownRun):
+                    await jobs.wait(run, timeout="5s")
+                with pytest.raises(UnknownRun):
+                    await jobs.cancel(run)
+            await jobs.close()
+
+        go(main())
+
+    def test_an_unknown_executor_is_refused_and_nothing_stored(self, url):
+        async def main():
+            jobs = Jobs(url, executors={"ocr": 2}, **QUICK)
+
+            @jobs.task(executor="gpu")
+            async def train():
+                return 1
+
+            dag = Dag("train")
+            dag.add(train)
+            with pytest.raises(ConfigError, match="gpu"):
+                await jobs.submit(dag)
+            store = await jobs.store()
+            rows = await store.runs()
+            await jobs.close()
+            return rows
+
+        assert go(main()) == []
+
+    @pytest.mark.parametrize(
+        "argument", [float("nan"), "\ud800", "a\x00b", 2**63, b"x", {1: 2}, {"a": {2, 3}}]
+    )
+    def test_arguments_that_cannot_be_stored(self, url, argument):
+        async def main():
+            jobs, double, *_ = small(url)
+            with pytest.raises(PayloadError):
+                dag = Dag("bad")
+                dag.add(double, argument)
+                await jobs.submit(dag)
+            store = await jobs.store()
+            rows = await store.runs()
+            await jobs.close()
+            return rows
+
+        assert go(main()) == []
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"lease": "-1s"},
+            {"lease": "15"},
+            {"poll": 0},
+            {"max_crashes": 0},
+            {"max_concurrent_dags": 0},
+            {"planner": "os:system"},
+            {"planner": "no.such.module:Planner"},
+            {"planner": 5},
+            {"tenants": {"a": {"weight": 0}}},
+            {"tenants": {"a": {"wieght": 1}}},
+            {"tenants": []},
+            {"webhook": "ftp://x"},
+            {"executors": {"ocr": 0}},
+            {"executors": {"ocr": "wroker"}},
+            {"leese": "5s"},
+        ],
+    )
+    def test_settings_are_checked_at_once(self, url, settings):
+        with pytest.raises(FairleadError):
+            Jobs(url, **settings)
+
+    @pytest.mark.parametrize(
+        "url", ["", "mysql://x", "sqlite://", "fairlead.db", None, "postgresql"]
+    )
+    def test_addresses_are_checked_at_once(self, url):
+        with pytest.raises(FairleadError):
+            Jobs(url)
+
+    def test_two_tasks_of_one_name(self, url):
+        jobs, *_ = small(url)
+        with pytest.raises(ConfigError, match="double"):
+
+            @jobs.task(name="double")
+            async def other():
+                return 0
+
+
+class TestPlanning:
+    def test_a_user_planner_orders(self, url):
+        class Backwards:
+            def plan(self, jobs, slots, active_dags, recently_activated_dags=frozenset()):
+                return list(reversed(jobs))
+
+        assert go(self._order(url, Backwards())) == [3, 2, 1, 0]
+
+    def test_a_raising_planner_is_contained_and_named(self, url, caplog):
+        class Broken:
+            def plan(self, jobs, slots, active_dags, recently_activated_dags=frozenset()):
+                raise LookupError("no idea")
+
+        assert sorted(go(self._order(url, Broken()))) == [0, 1, 2, 3]
+        assert "Broken" in caplog.text
+        assert "no idea" in caplog.text
+
+    def test_what_a_planner_leaves_out_runs_in_the_end(self, url, caplog):
+        class Lazy:
+            def plan(self, jobs, slots, active_dags, recently_activated_dags=frozenset()):
+                return []
+
+        assert sorted(go(self._order(url, Lazy(), max_withheld="300ms"))) == [0, 1, 2, 3]
+        assert "Lazy" in caplog.text
+
+    def test_invented_and_repeated_jobs_do_no_harm(self, url, caplog):
+        class Inventive:
+            def plan(self, jobs, slots, active_dags, recently_activated_dags=frozenset()):
+                return [jobs[0]._replace(id="999.9"), *jobs, *jobs, None, "x"]
+
+        assert sorted(go(self._order(url, Inventive()))) == [0, 1, 2, 3]
+        assert "Inventive" in caplog.text
+
+    async def _order(self, url, planner, **settings):
+        jobs = Jobs(url, executors={"default": 1}, planner=planner, **{**QUICK, **settings})
+        order = []
+
+        @jobs.task()
+        async def note(number):
+            order.append(number)
+
+        dag = Dag("ordered")
+        for n in range(4):
+            dag.add(note, n)
+        run = await jobs.submit(dag)
+        async with jobs:
+            await jobs.wait(run)
+        return order
+
+    def test_what_an_ending_unblocks_competes_for_the_slot_it_frees(self, url):
+        """Deeper first: with one slot each chain is run to its end before the next one begins."""
+
+        async def main():
+            jobs = Jobs(url, executors={"default": 1}, **QUICK)
+            order, runs = [], []
+
+            @jobs.task()
+            async def note(name, *before):
+                order.append(name)
+
+            for chain in "abc":
+                dag, last = Dag(chain), []
+                for n in range(4):
+                    last = [dag.add(note, f"{chain}{n}", *last)]
+                runs.append(await jobs.submit(dag))
+            async with jobs:
+                for run in runs:
+                    await jobs.wait(run)
+            return order
+
+        assert go(main()) == [f"{chain}{n}" for chain in "abc" for n in range(4)]
+
+    def test_the_more_urgent_run_goes_first(self, url):
+        async def main():
+            jobs = Jobs(url, executors={"default": 1}, **QUICK)
+            order, runs = [], []
+
+            @jobs.task()
+            async def note(name):
+                order.append(name)
+
+            now = datetime.now(UTC)
+            for name, soft, hard in (
+                ("none", None, None),
+                ("upcoming", now + timedelta(hours=2), None),
+                ("soft overdue", now - timedelta(hours=1), None),
+                ("hard overdue", None, now - timedelta(minutes=1)),
+                ("soon", now + timedelta(minutes=5), None),
+            ):
+                dag = Dag("sla", soft_sla=soft, hard_sla=hard)
+                dag.add(note, name)
+                runs.append(await jobs.submit(dag))
+            async with jobs:
+                for run in runs:
+                    await jobs.wait(run)
+            return order
+
+        assert go(main()) == ["hard overdue", "soft overdue", "soon", "upcoming", "none"]
+
+
+class TestEvents:
+    def test_a_missed_sla_is_told_once_and_ends_are_told(self, url):
+        async def main():
+            jobs = Jobs(url, **QUICK)
+            events = []
+            done = asyncio.Event()
+
+            @jobs.on_event
+            async def note(event):
+                events.append(event)
+                if event["event"] == "run.completed":
+                    done.set()
+
+            @jobs.task()
+            async def work():
+                await asyncio.sleep(0.6)
+
+            async with jobs:
+                dag = Dag("late", soft_sla=datetime.now(UTC) - timedelta(seconds=1), hard_sla="1h")
+                dag.add(work)
+                run = await jobs.submit(dag)
+                await jobs.wait(run)
+                await done.wait()
+                return run, events
+
+        run, events = go(main())
+        assert [event["event"] for event in events] == ["sla.soft_missed", "run.completed"]
+        assert {event["run"] for event in events} == {run.id}
+
+
+class TestTwoSchedulers:
+    def test_both_work_and_one_takes_over(self, url):
+        """Two serving processes' worth of Jobs on one database; when the leader closes, the other goes on."""
+
+        async def main():
+            first, double, *_ = small(url, executors={"default": 2})
+            second, *_ = small(url, executors={"default": 2})
+            async with second:
+                async with first:
+                    runs = [await first.submit(_one(double, n)) for n in range(10)]
+                    for run in runs:
+                        await first.wait(run)
+                last = [await second.submit(_one(double, n)) for n in range(10)]
+                return [(await second.wait(run)).state for run in last]
+
+        assert go(main()) == ["completed"] * 10
+
+
+def _one(task, *args):
+    dag = Dag("one")
+    dag.add(task, *args)
+    return dag

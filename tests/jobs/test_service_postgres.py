@@ -1,0 +1,21 @@
+"""The door as its users meet it, on PostgreSQL: the tests of test_service.py, and what only PostgreSQL can do."""
+
+import asyncio
+
+import pytest
+
+from tests.engines_postgres import shared_url, wiped
+from tests.jobs import test_service
+from tests.jobs.test_service import *  # noqa: F403 - its tests are run again, with the fixture below
+
+SCHEMA = "test_service"
+
+
+@pytest.fixture
+def url():
+    return asyncio.run(wiped(shared_url(), SCHEMA))
+
+
+def test_every_class_runs_here_too():
+    ours = {name for name in dir(test_service) if name.startswith("Test")}
+    assert ours <= set(globals())
