@@ -1,4 +1,4 @@
-"""python -m benchmarks [tasks gate memory gateway flows jobs] [--rounds N] [--quick] [--json FILE] [--docs]"""
+"""python -m benchmarks [suite …] [--rounds N] [--quick] [--json FILE] [--docs]"""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from benchmarks import (
     gateway_figures,
     jobs,
     jobs_figures,
+    jobs_planning,
     memory,
     tasks,
 )
@@ -37,10 +38,11 @@ SUITES: dict[str, Callable[[Sizes], Iterator[Table]]] = {
     "gateway": gateway.tables,
     "flows": flows.tables,
     "jobs": jobs.tables,
+    "jobs-planning": jobs_planning.tables,
 }
+PARTS = {"jobs-planning"}  # of another suite: run by themselves only if named
 CHAPTERS: dict[str, Chapter] = {
-    one.suite: one
-    for one in (gateway_figures.CHAPTER, flows_figures.CHAPTER, jobs_figures.CHAPTER)
+    one.suite: one for one in (gateway_figures.CHAPTER, flows_figures.CHAPTER, jobs_figures.CHAPTER)
 }
 PACKAGES = (
     "uvloop anyio aiometer aiolimiter aiojobs uvicorn httptools aiohttp slowapi limits redis grpcio "
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     heading = "".join(f"- {name}: {fact}\n" for name, fact in facts.items())
     print(f"## Benchmarks\n\n{heading}")
     results: list[Result] = []
-    for suite in options.suites or list(SUITES):
+    for suite in options.suites or [name for name in SUITES if name not in PARTS]:
         found = []
         for result in measure([suite], QUICK if options.quick else FULL, rounds):
             print(markdown(result), flush=True)

@@ -12,7 +12,6 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks import jobs_planning
 from benchmarks.gateway_kept import Kept
 from benchmarks.harness import Measure, Table, Target
 from benchmarks.jobs_engine import Engine, installed
@@ -50,7 +49,6 @@ def tables(sizes: Sizes) -> Iterator[Table]:
         finally:
             engine.close()
     yield from embedded(sizes)
-    yield from jobs_planning.tables(sizes)
 
 
 def draining(sizes: Sizes, engine: Engine) -> Iterator[Table]:
@@ -93,8 +91,8 @@ def draining(sizes: Sizes, engine: Engine) -> Iterator[Table]:
         targets=targets,
         notes=[
             "Twice the rate is 0.5× the time, 0.4× the rate is 2.5× the time. "
-            f"{many:,} jobs are stored first ({few:,} for Procrastinate), then one process drains them. PgQueuer has no "
-            f"limit to what runs at once (its fastest), Procrastinate runs 16, fairlead {SLOTS}. "
+            f"{many:,} jobs are stored first ({few:,} for Procrastinate), then one process drains them. PgQueuer has "
+            f"no limit to what runs at once (its fastest), Procrastinate runs 16, fairlead {SLOTS}. "
             "fairlead's end is a look into the database, the others' the last function.",
             *notes,
         ],
@@ -110,8 +108,8 @@ def draining(sizes: Sizes, engine: Engine) -> Iterator[Table]:
         base=FLOOR,
         targets=[Target(name, 0.5, (PGQUEUER,)) for name in (RUNS, STORE) if PGQUEUER in plans],
         notes=[
-            "In the runs of the table above. A thousand runs of one job each are submitted by one `submit_all`, a DAG of a "
-            "thousand jobs by one `submit`."
+            "In the runs of the table above. A thousand runs of one job each go by one `submit_all`, a DAG of "
+            "a thousand jobs by one `submit`; they were built before, as were the lists of the others."
         ],
         at_most=ROUNDS,
     )
@@ -138,19 +136,20 @@ def graphs(sizes: Sizes, engine: Engine) -> Table:
         CHAIN: "chain",
     }
     times = 1 if sizes.jobs < 1_000 else 3
+
+    def graph(case: str) -> float:
+        return measured(case, engine.url(), times)[NODE]
+
     return Table(
         title="Jobs: a DAG of no-op nodes, durable on PostgreSQL",
         unit="µs per node on the wall, from submission to the outcome",
-        cases={
-            name: lambda case=case: measured(case, engine.url(), times)[NODE]
-            for name, case in plans.items()
-        },
+        cases={name: partial(graph, case) for name, case in plans.items()},
         base=FLOOR_LAYERS,
         targets=[Target(LAYERS, 300.0), Target(RANDOM, 300.0)],
         notes=[
-            "10 layers of 100 nodes, each with three dependencies in the layer before; or one to three among the hundred "
-            "before it, which makes it deep; in the chain every node costs two commits by itself. "
-            "Elsewhere on such a machine, per node in layers: DBOS 5,100, Ray 4,100, Dask's threads without a database 100."
+            "10 layers of 100 nodes, each with three dependencies in the layer before; or one to three among the "
+            "hundred before it, which makes it deep; in the chain every node costs two commits by itself. "
+            "Elsewhere on such a machine, per node in layers: DBOS 5,100, Ray 4,100, Dask's threads (not durable) 100."
         ],
         at_most=ROUNDS,
     )
@@ -199,18 +198,19 @@ def embedded(sizes: Sizes) -> Iterator[Table]:
     targets = [Target(name, 100.0) for name in (RUNS, NODES)]
     if HUEY in plans:
         targets += [Target(name, 0.2, (HUEY,)) for name in (RUNS, NODES)]
+
+    def drain(case: str, jobs: int) -> float:
+        return measured(case, SQLITE, jobs)[DRAIN]
+
     yield Table(
         title="Jobs: drain of no-op jobs, SQLite",
         unit="µs per job on the wall, from starting the worker to the last end",
-        cases={
-            name: lambda case=case, jobs=jobs: measured(case, SQLITE, jobs)[DRAIN]
-            for name, (case, jobs) in plans.items()
-        },
+        cases={name: partial(drain, case, jobs) for name, (case, jobs) in plans.items()},
         base=HUEY if HUEY in plans else "",
         targets=targets,
         notes=[
-            "10,000 jobs a second are 100 µs each, 5× the rate is 0.2× the time. huey deletes a job when it is taken and "
-            "so loses it if the process dies; it stores no results here.",
+            "10,000 jobs a second are 100 µs each, 5× the rate is 0.2× the time. huey deletes a job when it is taken "
+            "and so loses it if the process dies; it stores no results here.",
             *notes,
         ],
         at_most=ROUNDS,

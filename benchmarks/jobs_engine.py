@@ -1,4 +1,4 @@
-"""The PostgreSQL of the jobs suite: started with PostgreSQL's own defaults by whoever needs it first, and ended with the suite."""
+"""The PostgreSQL of the jobs suite: with its own defaults, started by whoever needs it first, ended with the suite."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from benchmarks.jobs_floors import NODE
 from benchmarks.jobs_meter import BATCH, Figures, Meter, enqueued, tell_and_leave
 from benchmarks.jobs_peers import fresh_schema
 
-SLOTS = 200
+SLOTS = 1000
 GRAPH_NODES = 1_000
 FILL = "fill"  # seconds to store them all
 START = "start"  # seconds from `async with jobs` to the first job
@@ -136,7 +136,8 @@ async def nodes(url: str, jobs: int) -> Figures:
 async def store(url: str, jobs: int) -> Figures:
     """Only enqueue: a thousand jobs with each submission."""
     async with service(url) as made:
-        return await enqueued(lambda n: made.jobs.submit(made.wide(n)), jobs)
+        dags = [made.wide(min(BATCH, jobs - first)) for first in range(0, jobs, BATCH)]
+        return await enqueued(lambda _: made.jobs.submit(dags.pop()), jobs)
 
 
 # DAGs

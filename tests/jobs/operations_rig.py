@@ -116,6 +116,6 @@ async def ask(
 
 async def until(claim: Any, pause: float = 0.02) -> Any:
     """Wait until a question has a good answer; the test's own limit ends it."""
-    while not (found := await claim()):
+    while not (found := await claim()):  # noqa: ASYNC110
         await asyncio.sleep(pause)
     return found

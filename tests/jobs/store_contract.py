@@ -642,6 +642,15 @@ class StoreContract:
         await hand.do(dag, 0, CANCELLED)
         assert (await hand.do(dag, 1, FAILED)).ended == [RunEnd(dag, FAILED)]
 
+    async def test_text_that_no_database_takes_does_not_stand_in_the_way_of_an_end(
+        self, hand: Hand
+    ):
+        dag = await hand.submit(["a", "b"])
+        await hand.do(dag, 0, result='"\udcff"')
+        await hand.do(dag, 1, FAILED, error='{"message": "\ud800"}')
+        assert await hand.states(dag) == [COMPLETED, FAILED]
+        assert all(job.result or job.error for job in await hand.store.jobs(dag))
+
     async def test_a_deep_chain_and_a_wide_fan_are_skipped_whole(self, hand: Hand):
         deep: Shape = {str(n): [str(n - 1)] if n else [] for n in range(300)}
         wide: Shape = {"root": [], **{f"n{place}": ["root"] for place in range(2000)}}

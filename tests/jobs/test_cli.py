@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import uuid
@@ -81,7 +82,7 @@ def run(app, capsys):
 
 def serve(app: str, *runs: str) -> None:
     """Serve until these runs have ended."""
-    found: Jobs = getattr(sys.modules[app.split(":")[0]], "jobs")
+    found: Jobs = sys.modules[app.split(":")[0]].jobs
 
     async def work():
         async with found:
@@ -150,7 +151,7 @@ class TestRuns:
         read, write = os.pipe()
         os.write(write, DAG.encode())
         os.close(write)
-        with open(read) as stream:
+        with os.fdopen(read) as stream:
             monkeypatch.setattr(sys, "stdin", stream)
             assert run("submit", "-") == (0, "1\n", "")
 
@@ -250,7 +251,9 @@ class TestSettings:
     )
     def test_a_schedule_that_cannot_be_is_refused(self, run, wrong):
         given = {"--cron": "* * * * *", "--task": "double", **dict([wrong])}
-        code, out, err = run("schedule", "add", "x", *(word for pair in given.items() for word in pair))
+        code, out, err = run(
+            "schedule", "add", "x", *(word for pair in given.items() for word in pair)
+        )
         assert (code, out) == (2, "")
         assert len(err.splitlines()) == 1
         assert len(err) < 500
@@ -274,7 +277,16 @@ class TestMistakes:
 
     @pytest.mark.parametrize(
         "text",
-        ["", "[]", "name: x", "\t", "{", DAG + "nonsense: 1", DAG.replace("double", "duoble", 1), "\x00"],
+        [
+            "",
+            "[]",
+            "name: x",
+            "\t",
+            "{",
+            DAG + "nonsense: 1",
+            DAG.replace("double", "duoble", 1),
+            "\x00",
+        ],
     )
     def test_a_file_that_is_no_dag_exits_2_and_says_where(self, run, tmp_path, text):
         (tmp_path / "bad.yaml").write_text(text)
@@ -343,7 +355,9 @@ class TestMistakes:
         assert run("list", where=("--db", "sqlite:///other.db"))[1] == "no runs\n"
 
     def test_a_database_that_cannot_be_opened(self, run, tmp_path):
-        (tmp_path / "text.db").write_text("this is no database, but a text that is long enough" * 99)
+        (tmp_path / "text.db").write_text(
+            "this is no database, but a text that is long enough" * 99
+        )
         code, _, err = run("list", where=("--db", "sqlite:///text.db"))
         assert (code, len(err.splitlines())) == (1, 1)
         code, _, err = run("list", where=("--db", "sqlite:////no/such/place/x.db"))
@@ -468,3 +482,16 @@ class TestTerminals:
         )
         os.close(write)
         assert (done.returncode, done.stderr) == (0, b"")
+
+    def test_ctrl_c_while_it_waits(self, app):
+        started = subprocess.Popen(
+            [*COMMAND, "jobs", "submit", "dag.yaml", "--app", app, "--wait"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+        assert started.stderr is not None
+        assert started.stderr.readline() == b"fairlead: run 1 is created, 0 of 2 jobs ended\n"
+        started.send_signal(signal.SIGINT)
+        out, err = started.communicate(timeout=60)
+        assert (started.returncode, out, err) == (130, b"", b"")

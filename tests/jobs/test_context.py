@@ -21,4 +21,8 @@ def test_inside_one_there_is():
         running.reset(token)
     assert (job.id, job.run, job.name, job.attempt, job.fence) == ("1042.3", "1042", "third", 2, 77)
     assert not job.cancelled
+    with pytest.raises(AttributeError):
+        job.cancelled = True  # type: ignore[misc]
+    job.cancel()
+    assert job.cancelled
     assert repr(job) == "<job 1042.3 'third', attempt 2>"

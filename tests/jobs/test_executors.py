@@ -15,7 +15,13 @@ KINDS = {
 }
 
 
-@pytest.fixture(params=KINDS)
+# What differs little from another kind runs with the long storms.
+SLOW = {"threads-plain", "processes-async"}
+
+
+@pytest.fixture(
+    params=[pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else ()) for kind in KINDS]
+)
 def rig(request):
     value, manner, kills = KINDS[request.param]
     return Rig(value, manner, kills=kills)

@@ -7,8 +7,8 @@ import pytest
 
 from fairlead.errors import UnknownRun
 from fairlead.jobs import Dag, Jobs
-from fairlead.jobs.explaining import LONGEST, _long
 from fairlead.jobs.operating import Operations
+from fairlead.jobs.wording import LONGEST, roughly
 from tests.jobs.operations_rig import QUICK, database, go, until
 
 
@@ -19,7 +19,9 @@ def url(request, tmp_path):
 
 def make(url, **settings):
     """A Jobs whose tasks hold until told."""
-    jobs = Jobs(url, **{**QUICK, "executors": {"default": 4, "ocr": 1, "gpu": "worker"}, **settings})
+    jobs = Jobs(
+        url, **{**QUICK, "executors": {"default": 4, "ocr": 1, "gpu": "worker"}, **settings}
+    )
 
     @jobs.task
     async def hold():
@@ -150,11 +152,11 @@ class TestServing:
             assert re.search(r"runs on worker \d+ .* of executor 'ocr'.* ends in \d+ s", text)
             reason, text = await said(jobs, "2.0")
             assert reason == "executor_full"
-            assert "executor 'ocr'" in text
-            assert "2 wait for 1 slot, so it likely starts within 60 s" in text
+            assert "the only slot of executor 'ocr' is in use; it is the next" in text
+            assert "at 30 s each it likely starts within 30 s" in text
             reason, text = await said(jobs, "3.0")
             assert reason == "executor_full"
-            assert "job 2.0 ranks earlier" in text
+            assert "1 job goes first; at 30 s each it likely starts within 60 s" in text
 
         served(jobs, test)
 
@@ -225,6 +227,36 @@ class TestServing:
         served(jobs, test)
 
 
+class Idle:
+    """A planner that never plans."""
+
+    def plan(self, jobs, slots, active_dags, recently_activated_dags=frozenset()):
+        return []
+
+
+def test_a_planner_that_leaves_it_out_is_named(url):
+    jobs = make(url, planner=Idle())
+    idle = f"{__name__}:Idle"
+
+    async def test():
+        dag = Dag("x")
+        dag.add("hold")
+        await jobs.submit(dag)
+        await until(lambda: leads(jobs))
+
+        async def left_out():
+            found = await Operations(jobs).explain("1.0")
+            return "the planner leaves it out" in found.sentence
+
+        await until(left_out)
+        elsewhere = make(url, planner=Idle())
+        found = await Operations(elsewhere).explain("1.0")
+        assert (found.reason, idle in found.sentence) == ("planner", True)
+        await elsewhere.close()
+
+    served(jobs, test)
+
+
 async def leads(jobs):
     return jobs.scheduler is not None and jobs.scheduler.leading
 
@@ -249,7 +281,7 @@ def test_a_name_or_an_error_of_any_length_fits(url):
 
 
 def test_durations_are_written_roughly():
-    assert [_long(one) for one in (-1, 0.25, 12.3, 150, 7300, 200_000)] == [
+    assert [roughly(one) for one in (-1, 0.25, 12.3, 150, 7300, 200_000)] == [
         "0.0 s",
         "0.2 s",
         "12 s",

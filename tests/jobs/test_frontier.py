@@ -1,9 +1,11 @@
 """The frontier on numbers: what starts, what waits, and why."""
 
 import random
+from itertools import pairwise
 
 import pytest
 
+from fairlead.core import Gate
 from fairlead.jobs.frontier import LINGER
 from fairlead.jobs.planners import (
     BUILT_IN,
@@ -68,7 +70,9 @@ def test_started_dags_before_new_ones_and_fresh_ones_before_old() -> None:
     tested.started(1.0)
     tested.add([job(5, 2), job(2, 2)], 2.0)
     tested.ended([(1, 0)], 2.0)
-    assert ids(tested.started(2.0)) == [(2, 2)]  # active for a second; 5 for longer than anybody knows
+    assert ids(tested.started(2.0)) == [
+        (2, 2)
+    ]  # active for a second; 5 for longer than anybody knows
 
 
 def test_what_runs_elsewhere_holds_its_slot() -> None:
@@ -110,6 +114,17 @@ def test_what_is_dropped_waits_no_longer() -> None:
     assert tested.running == 0
 
 
+def test_what_ended_elsewhere_is_not_run() -> None:
+    tested = frontier()
+    tested.add([job(1), job(2), job(3, start_at=50.0)], 0.0)
+    tested.ended([(2, 0), (2, 0), (3, 0)], 1.0)
+    assert (tested.waiting, tested.delayed) == (1, 0)
+    tested.hold([run(1)], 2.0)
+    tested.resize("ocr", 5, 2.0)
+    assert not tested.started(2.0)
+    assert (tested.waiting, tested.running) == (0, 1)
+
+
 def test_a_start_time_is_waited_for() -> None:
     tested = frontier()
     tested.resize("ocr", 5, 0.0)
@@ -130,7 +145,7 @@ def test_a_start_time_is_waited_for() -> None:
 
 def test_two_node_dags_behind_a_cap_run_to_the_end() -> None:
     """The livelock of the original: 1,100 DAGs, 16 active, 4 slots, and a window that shows only their roots."""
-    tested = frontier(max_concurrent_dags=16, gate=fast_gate())
+    tested = frontier(max_concurrent_dags=16, gate=Gate)
     tested.resize("ocr", 4, 0.0)
     tested.add([job(dag, 0, level=1) for dag in range(1, 1101)], 0.0)
     now, done, most = 0.0, 0, 0
@@ -147,12 +162,6 @@ def test_two_node_dags_behind_a_cap_run_to_the_end() -> None:
     assert done == 2200
     assert most <= 16
     assert tested.waiting == tested.running == 0
-
-
-def fast_gate():
-    from fairlead.core.gate import Gate
-
-    return Gate
 
 
 def test_a_cap_per_dag_and_per_tenant() -> None:
@@ -200,7 +209,7 @@ def test_a_dag_of_which_nothing_is_left_gives_up_its_place() -> None:
 
 
 def test_nothing_is_left_of_dags_that_came_and_went() -> None:
-    tested = frontier(max_concurrent_dags=8, max_running_per_dag=2, gate=fast_gate())
+    tested = frontier(max_concurrent_dags=8, max_running_per_dag=2, gate=Gate)
     tested.resize("ocr", 4, 0.0)
     tested.add([job(10**6, level=-9, active=True)], 0.0)  # one that never gets its turn
     for dag in range(1, 3000):
@@ -260,7 +269,7 @@ def test_the_oldest_goes_next_after_max_wait_but_only_every_fourth_time() -> Non
     assert [served[place] for place in old] == [2, 3, 4, 5, 6, 7, 8]
     # The oldest is 100 s old after 18 jobs of 5 s; from then on one in four is an old one.
     assert old[0] <= 20
-    assert all(after - before == 4 for before, after in zip(old, old[1:], strict=False))
+    assert all(after - before == 4 for before, after in pairwise(old))
 
 
 def test_one_that_waits_for_its_own_cap_is_not_starved_and_starves_nobody() -> None:
@@ -285,7 +294,8 @@ def test_a_planner_is_changed_without_losing_anybody() -> None:
     tested.add(batch, 0.0)
     tested.resize("ocr", 2, 0.0)
     planners = [planner() for planner in BUILT_IN.values()] + [Backwards()]
-    seen, now = [], 0.0
+    seen: list[tuple[int, int]] = []
+    now = 0.0
     while len(seen) < len(everybody):
         now += 1.0
         tested.set_planner("ocr", planners[int(now) % len(planners)], now)

@@ -70,8 +70,15 @@ def test_a_loop_that_runs_is_not_said_to_be_blocked(caplog):
     assert not [one for one in caplog.messages if "blocked" in one]
 
 
-@pytest.mark.parametrize("task", ["async_hang", "plain_hang"])
-@pytest.mark.parametrize("kind", ["local", "threads", "processes"])
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [
+        ("local", "async_hang"),
+        ("local", "plain_hang"),
+        ("threads", "async_hang"),
+        ("processes", "plain_hang"),
+    ],
+)
 def test_without_the_store_everything_is_stopped_before_the_lease_can_be_given_away(
     kind, task, tmp_path
 ):
@@ -153,7 +160,7 @@ def _state(pid: int) -> str:
         return "Z"
 
 
-def test_a_worker_that_was_buried_stops_and_begins_again(tmp_path):
+def test_a_worker_that_was_buried_stops_and_begins_again(tmp_path, caplog):
     async def scene():
         desk = Desk()
         crew = crew_of(desk, tasks_of(calls.async_hang), lease=0.9)
@@ -172,6 +179,7 @@ def test_a_worker_that_was_buried_stops_and_begins_again(tmp_path):
         await crew.stop()
 
     asyncio.run(scene())
+    assert any("no longer knows this worker" in one for one in caplog.messages)
 
 
 def test_a_result_that_waits_for_the_store_survives_a_lost_lease_if_its_fence_does():
@@ -248,5 +256,54 @@ def test_threads_end_with_the_crew():
             assert [json.loads(ending.result or "")[0][0] for ending in ends] == list(range(9))
             await crew.stop()
         assert set(threading.enumerate()) <= before
+
+    asyncio.run(scene())
+
+
+def test_what_the_heartbeat_killed_before_the_loop_heard_of_it_has_not_crashed(tmp_path):
+    async def scene():
+        desk = Desk()
+        tasks = tasks_of(calls.plain_hang)
+        crew = crew_of(desk, tasks, {"kind": "processes", "slots": 1}, lease=10.0)
+        await crew.start()
+        claimed = desk.claim(crew.workers["x"], "plain_hang", str(tmp_path), crashes=2)
+        crew.dispatch([claimed])
+        await seen(tmp_path / "runs")
+        crew._membership._sever(
+            [crew.workers["x"]]
+        )  # as the thread does; `lost` comes later, or never
+        (ending,) = await desk.ended(claimed)
+        assert (ending.state, ending.crashes) == ("retry", 2)
+        await crew.stop()
+
+    asyncio.run(scene())
+
+
+class Slow(Desk):
+    """A store that renews at once and answers late."""
+
+    delay = 0.0
+
+    async def beat(self, workers: list[int], lease: float) -> Beat:
+        heard = await super().beat(workers, lease)
+        await asyncio.sleep(self.delay)
+        return heard
+
+
+def test_the_deadline_counts_from_the_start_of_a_beat(tmp_path):
+    async def scene():
+        desk, lease = Slow(), 2.0
+        desk.delay = 0.3 * lease
+        crew = crew_of(desk, tasks_of(calls.async_hang), lease=lease)
+        await crew.start()
+        worker = crew.workers["x"]
+        crew.dispatch([desk.claim(worker, "async_hang", str(tmp_path))])
+        await seen(tmp_path / "runs")
+        beats = len(desk.beats)
+        await until(lambda: len(desk.beats) > beats)  # it was renewed, and the answer is on its way
+        desk.away = True
+        await until(lambda: not crew.running["x"])
+        assert time.monotonic() < desk.workers[worker][2], "its lease had run out"
+        await crew.stop()
 
     asyncio.run(scene())

@@ -391,7 +391,8 @@ class Bridge:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["path"] == "/openapi.json":
-            return await self.app(scope, receive, send)  # what needs no database needs no loop
+            await self.app(scope, receive, send)  # what needs no database needs no loop
+            return
         if not self.thread.is_alive():
             self.thread.start()
             starting = asyncio.run_coroutine_threadsafe(self.jobs.start(), self.loop)

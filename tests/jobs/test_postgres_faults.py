@@ -1,4 +1,4 @@
-"""What may happen to PostgreSQL while jobs run: sessions cut, restarts, crashes, silence, read-only; nothing lost or twice.
+"""What may happen to PostgreSQL while jobs run: cut sessions, restarts, crashes, silence; nothing lost or done twice.
 
 A small scheduler here does what the real one does after any doubt: it reads everything anew.  A trigger in the database
 keeps the ledger, and refuses a second end of any job.
@@ -162,7 +162,7 @@ async def check(url: str, dags: list[int], size: int) -> None:
     connection = await asyncpg.connect(plain(url))
     rows = await connection.fetch(f'SELECT dag, node FROM "{schema}".ledger')
     counts = await connection.fetch(
-        f"SELECT dag, remaining, failed, cancelled, state FROM \"{schema}\".dags"
+        f'SELECT dag, remaining, failed, cancelled, state FROM "{schema}".dags'
     )
     active = await connection.fetchval(f'SELECT count(*) FROM "{schema}".active_jobs()')
     await connection.close()
@@ -178,7 +178,9 @@ async def storm(
     """Run DAGs with two schedulers while `harm` is done; give how often they were troubled."""
     draw = random.Random(7)
     async with opened(url) as first, opened(url) as second:
-        dags = [one.dag for one in await first.submit([layers(wide, deep, draw) for _ in range(runs)])]
+        dags = [
+            one.dag for one in await first.submit([layers(wide, deep, draw) for _ in range(runs)])
+        ]
         ended = asyncio.Event()
         crew = [Miniature(first, "first", 1), Miniature(second, "second", 2)]
         tasks = [asyncio.create_task(one.run(ended)) for one in crew]
@@ -214,9 +216,7 @@ def terminating(url: str, every: float) -> Harm:
 
 async def test_sessions_ended_again_and_again_lose_nothing(server: Postgres):
     url = await prepared(server)
-    troubles = await storm(
-        server, url, terminating(server.url, 0.05), runs=4 * STORM, deep=12
-    )
+    troubles = await storm(server, url, terminating(server.url, 0.05), runs=4 * STORM, deep=12)
     assert troubles, "it was too quick to be harmed"
 
 
@@ -232,16 +232,9 @@ async def test_sessions_behind_a_pooler_ended_again_and_again_lose_nothing(serve
 async def test_a_restart_in_the_middle_is_survived(server: Postgres, how: str):
     url = await prepared(server)
 
-    def restart() -> None:
-        if how == "kill":
-            server.kill()
-        else:
-            server.stop(how)
-        server.start()
-
     async def harm(_ended: asyncio.Event) -> None:
         for _ in range(STORM):
-            await asyncio.to_thread(restart)
+            await server.restart(how)
 
     await storm(server, url, harm, runs=6, deep=12)
 
@@ -252,10 +245,11 @@ async def test_a_store_is_of_use_again_soon_after_the_database_is_back(server: P
         await store.submit([new_run()])
         await asyncio.to_thread(server.stop, "immediate")
         begun = time.monotonic()
-        with pytest.raises(StoreUnavailable, match="cannot be reached|refuses for now"):
+        with pytest.raises(StoreUnavailable, match=r"cannot be reached|refuses for now"):
             await store.submit([new_run()])
         assert time.monotonic() - begun < 2
-        await asyncio.to_thread(server.start)
+        server.launch()
+        await asyncio.to_thread(server.wait_until_ready)
         assert len(await store.ready(None, 10)) == 1
         await store.submit([new_run()])
         assert len(await store.ready(None, 10)) == 2
@@ -285,14 +279,10 @@ async def test_a_database_that_is_read_only_for_a_while_is_waited_for(server: Po
         await connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
         await connection.execute("SELECT pg_reload_conf()")
         try:
-            deadline = time.monotonic() + 5
-            while True:
-                try:
-                    await store.submit([new_run()])
-                except StoreUnavailable as error:
-                    assert "read-only" in str(error)
-                    break
-                assert time.monotonic() < deadline
+            with pytest.raises(StoreUnavailable, match="read-only"):
+                async with asyncio.timeout(5):
+                    while True:  # sessions hear of it a little later
+                        await store.submit([new_run()])
             before = len(await store.ready(None, 100))
         finally:
             await connection.execute("SET default_transaction_read_only = off")
@@ -318,7 +308,7 @@ async def test_a_full_house_is_trouble_that_passes(server: Postgres):
         with suppress(asyncpg.TooManyConnectionsError):
             while True:
                 held.append(await asyncpg.connect(server.url))
-        with pytest.raises(StoreUnavailable, match="too many clients|connection slots"):
+        with pytest.raises(StoreUnavailable, match=r"too many clients|connection slots"):
             await store._connections.open()
         for connection in held:
             await connection.close()

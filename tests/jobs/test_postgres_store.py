@@ -7,7 +7,15 @@ import pytest
 
 from fairlead.jobs.stores.base import Store
 from fairlead.jobs.stores.opening import open_store
-from tests.engines_postgres import Pgbouncer, dropped, external, pgbouncer, shared, shared_url, wiped
+from tests.engines_postgres import (
+    Pgbouncer,
+    dropped,
+    external,
+    pgbouncer,
+    shared,
+    shared_url,
+    wiped,
+)
 from tests.jobs.store_contract import StoreContract, new_run
 
 SCHEMA = "test_contract"

@@ -64,9 +64,11 @@ async def process(folder: Path, *args: str) -> AsyncIterator[Any]:
 
 
 async def ask(server: Any, method: str, path: str, content: Any = None) -> tuple[int, Any]:
-    async with aiohttp.ClientSession() as session:
-        async with session.request(method, server.url + path, json=content) as answer:
-            return answer.status, json.loads(await answer.read())
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, server.url + path, json=content) as answer,
+    ):
+        return answer.status, json.loads(await answer.read())
 
 
 async def draining(server: Any) -> bool:

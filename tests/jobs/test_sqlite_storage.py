@@ -328,6 +328,74 @@ def test_the_score_in_sql_is_the_score_in_python(tmp_path: Path):
     connection.close()
 
 
+# Speed
+
+
+class Recording:
+    """A connection that keeps the plans of what it was asked."""
+
+    def __init__(self, connection: Any, plans: dict[str, list[str]]) -> None:
+        self.connection = connection
+        self.plans = plans
+
+    def execute(self, sql: str, bound: Any = ()) -> Any:
+        if sql.startswith(("SELECT", "UPDATE", "DELETE", "INSERT")):
+            rows = self.connection.execute(f"EXPLAIN QUERY PLAN {sql}", bound).fetchall()
+            self.plans[sql] = [row[3] for row in rows]
+        return self.connection.execute(sql, bound)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connection, name)
+
+
+def test_nothing_walks_through_all_jobs(tmp_path: Path):
+    """With a million jobs stored, only what a verb is about is read."""
+    plans: dict[str, list[str]] = {}
+
+    async def check(store: SqliteStore) -> None:
+        lanes: list[Any] = [store._writer, store._reader]
+        for lane in lanes:
+            lane._connection = Recording(lane._connection, plans)
+        hand = await Hand(store).begin()
+        dag = await hand.submit(CHAIN, key="k", soft=store.now() - 1)
+        await store.set_sla(dag, 1.0, 2.0)
+        await store.set_sla(dag, 1.0, 2.0, node=0)
+        await store.pause(dag)
+        await store.resume(dag)
+        await hand.claim(dag, 0, acked=False)
+        await store.fetch([hand.worker])
+        await store.cancel(dag)
+        await store.beat([hand.worker], 0.0)
+        await store.bury([hand.worker])
+        for orphan in await store.orphans(0.0):
+            await store.finish(WORKER, [Ending(orphan.dag, orphan.node, orphan.fence, "retry")])
+        await store.retry(dag)
+        await hand.do(dag, 0)
+        await hand.do(dag, 1, "failed")
+        await hand.submit(CHAIN)
+        await hand.news()
+        for verb in (store.oldest_ready, store.missed, store.running, store.states, store.runs):
+            await verb()
+        await store.ready((1, 0), 10)
+        await store.reread(dag)
+        await store.unannounced(10)
+        await store.announced([dag])
+        await store.archive(store.now() + 60, 100)
+        await store.find("", "k")
+        await store.jobs(dag)
+
+    with_store(tmp_path / "a.db", check)
+    assert len(plans) > 50
+    walks = {
+        sql: step
+        for sql, steps in plans.items()
+        for step in steps
+        if step.startswith("SCAN") and ("jobs" in step or "dags" in step) and "INDEX" not in step
+    }
+    # Newest first, by the key: it stops at the limit.
+    assert [sql for sql in walks if "FROM dags WHERE 1 ORDER BY id DESC LIMIT" not in sql] == []
+
+
 # Full disks
 
 

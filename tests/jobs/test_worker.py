@@ -251,6 +251,35 @@ def test_a_call_may_cancel_whatever_is_its_own():
     asyncio.run(scene())
 
 
+async def finishes_all_the_same() -> str:
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        return "finished"
+    return "late"
+
+
+def test_what_is_finished_though_it_was_told_to_stop_counts_if_it_was_only_to_be_handed_back():
+    async def scene():
+        desk = Desk()
+        crew = crew_of(desk, tasks_of(finishes_all_the_same), lease=10.0)
+        await crew.start()
+        worker = crew.workers["x"]
+        late = desk.claim(worker, "finishes_all_the_same", timeout=0.05)
+        unwanted, kept = (desk.claim(worker, "finishes_all_the_same") for _ in range(2))
+        crew.dispatch([late, unwanted, kept])
+        await asyncio.sleep(0.01)
+        crew._cancel([(unwanted.dag, unwanted.node, unwanted.fence)])
+        ends = await desk.ended(late, unwanted)
+        assert [ending.state for ending in ends] == ["expired", "cancelled"]
+        await crew.drain(0.0)
+        (ending,) = await desk.ended(kept)
+        assert (ending.state, ending.result) == ("completed", '"finished"')
+        await crew.stop()
+
+    asyncio.run(scene())
+
+
 def test_a_call_that_will_not_be_cancelled_is_left_behind(tmp_path, caplog):
     async def scene():
         desk = Desk()
@@ -277,14 +306,17 @@ def test_a_call_that_will_not_be_cancelled_is_left_behind(tmp_path, caplog):
 def test_threads_that_do_not_stop_are_counted_and_do_not_keep_the_crew(tmp_path, caplog):
     hold = threading.Event()
 
+    runs = threading.Event()
+
     def deaf() -> None:
+        runs.set()
         hold.wait(60)
 
     async def scene():
         desk = Desk()
         crew = crew_of(desk, tasks_of(deaf, nap, calls.plain_give), 2, lease=10.0)
         await crew.start()
-        claims = [desk.claim(crew.workers["x"], "deaf", timeout=0.1) for _ in range(4)]
+        claims = [desk.claim(crew.workers["x"], "deaf", timeout=0.5) for _ in range(4)]
         crew.dispatch(claims)
         ends = await desk.ended(*claims)
         assert {ending.state for ending in ends} == {"expired"}
@@ -296,8 +328,9 @@ def test_threads_that_do_not_stop_are_counted_and_do_not_keep_the_crew(tmp_path,
         crew.dispatch(more)
         assert {ending.state for ending in await desk.ended(*more)} == {"completed"}
         hold.clear()
+        runs.clear()
         crew.dispatch([desk.claim(crew.workers["x"], "deaf")])
-        await asyncio.sleep(0)
+        await until(runs.is_set)
         began = time.monotonic()
         await crew.stop()
         assert time.monotonic() - began < 8
@@ -354,14 +387,23 @@ def test_a_store_that_is_away_is_asked_again():
 def test_a_claim_runs_once_and_a_strangers_not_at_all():
     async def scene():
         desk = Desk()
-        crew = crew_of(desk, TASKS)
+        runs = 0
+
+        async def count() -> None:
+            nonlocal runs
+            runs += 1
+            await asyncio.sleep(0.01)
+
+        crew = crew_of(desk, tasks_of(count))
         await crew.start()
-        claimed = desk.claim(crew.workers["x"], "nap")
-        strange = desk.claim(crew.workers["x"] + 1, "nap")
+        claimed = desk.claim(crew.workers["x"], "count")
+        strange = desk.claim(crew.workers["x"] + 1, "count")
         crew.dispatch([claimed, claimed, strange])
         crew.dispatch([claimed])
         await desk.ended(claimed)
         await crew.stop()
+        assert desk.ending_of(claimed) is not None
+        assert sum(desk.batches) == runs == 1
         assert desk.ending_of(strange) is None
 
     asyncio.run(scene())

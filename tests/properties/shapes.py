@@ -52,8 +52,8 @@ class Urgent(Ranking):
         score = max(0.0, now - ticket.deadline + 5) // 1 if ticket.deadline < inf else 0.0
         return -ticket.rank, -score, 0
 
-    def terms(self, ticket: Ticket) -> object:
-        return ticket.rank, ticket.deadline
+    def terms(self, ticket: Ticket) -> tuple[object, ...]:
+        return ticket.rank, ticket.deadline, ticket.scopes
 
     def changes_at(self, ticket: Ticket, now: float) -> float:
         if ticket.deadline == inf:

@@ -98,8 +98,6 @@ class TokenBucket(Capacity):
         if bucket is None:
             return now
         level, at, used_at = bucket
-        if level >= cost:
-            return now
         # More than the burst is in order only with the debt rule.
         needed = cost if cost < self.burst else self.burst
         if level >= needed:
@@ -129,7 +127,8 @@ class TokenBucket(Capacity):
             return None
         if cost > self.burst and self.oversize == "refuse":
             return NEVER
-        if self._possible_at(key, cost, now) > now:
+        bucket = self._buckets.get(key)
+        if bucket is not None and bucket[0] < cost and self._possible_at(key, cost, now) > now:
             return STOP if by is None else (self.name, key)
         self._draw(key, cost, now)
         if by is not None:

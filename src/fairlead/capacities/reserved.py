@@ -164,6 +164,14 @@ class Reserved(Capacity):
             return None
         return self._scopes[ticket.rank][0]
 
+    def admit(self, ticket: Ticket, now: float) -> Hashable | None:
+        refusal = self.refusal(ticket, now)
+        if refusal is None:
+            self.used = used = self.used + 1
+            self.inflight[ticket.rank] += 1
+            self.full = used >= self.total
+        return refusal
+
     def take(self, ticket: Ticket, now: float) -> bool:
         self.used = used = self.used + 1
         self.inflight[ticket.rank] += 1

@@ -5,6 +5,7 @@ Jobs are an extra and slow to load: nothing of them is imported before a command
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,14 +59,15 @@ def serve(
     """Plan, run what local executors can, and serve the HTTP API, until a signal ends it."""
 
     def start() -> int:
-        from fairlead.cli.apps import find_jobs
+        from fairlead.cli.apps import APP, find_jobs
         from fairlead.config import seconds
         from fairlead.jobs.serving import run
 
         limit = seconds(grace, "--grace", zero=True)
         served = find_jobs(app, None, tasks=True)
         where = None if http == "off" else http
-        return run(served, http=where, token=token or None, grace=limit)
+        named = app or os.environ.get(APP)
+        return run(served, http=where, token=token or None, grace=limit, app=named)
 
     return with_extra(start)
 

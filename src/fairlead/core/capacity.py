@@ -57,7 +57,7 @@ class Capacity:
     scoped = False  # does scopes() ever name one?
     watches = False  # does it want enter() and leave()?
     gated = False  # True: it has a gate, and can have no other
-    full = False  # did the last admission leave room for nobody?
+    full: bool  # did the last admission leave room for nobody?
     lasts = False  # does a STOP stand until `ready_at`, unless something is in `opened` before?
     opened: list[
         Hashable
@@ -67,6 +67,7 @@ class Capacity:
         # Set up here, so that a subclass with its own __init__ need not call ours.
         self = super().__new__(cls)
         self.opened = []
+        self.full = False
         return self
 
     def __init_subclass__(cls) -> None:

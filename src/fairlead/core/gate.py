@@ -172,14 +172,15 @@ class Gate(Dispatcher):
             raise Misuse("a ticket was offered before; make a new ticket for each turn")
         changed = self._arrive(now)
         now = self.now
-        for ticket in tickets:
-            if self._scoped:
-                ticket.scopes = self.capacity.scopes(ticket)
+        scoped, scopes, push = self._scoped, self.capacity.scopes, self.policy.push
+        for ticket in tickets:  # calls bound once, for benchmarks/jobs_planning.py
+            if scoped:
+                ticket.scopes = scopes(ticket)
             self._seq = ticket.seq = self._seq + 1
             if ticket.arrived_at == UNSET:
                 ticket.arrived_at = now
             try:
-                self.policy.push(ticket, now)
+                push(ticket, now)
             except Exception as error:
                 self._recant(tickets, now, error)
                 self._blame("queue", ticket, error, changed)

@@ -6,8 +6,6 @@ from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from fairlead.core.ticket import Outcome
-
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 MOST_WORKLOADS = 100
 OTHER = "other"
-FAILED = Outcome.FAILED
 ROUNDING = 1e-6  # tokens; sums of fractional costs do not cancel exactly
 
 
@@ -81,13 +78,6 @@ class Counts:
         workload = self._workload(flow.workload)
         workload.rejected_flows += 1
         workload.rejected_tokens += flow.cost
-
-    def ended(self, flow: Flow, outcome: Outcome, now: float) -> None:
-        """A flow's work is done."""
-        self.ended_flows += 1
-        if outcome is FAILED:
-            self.failed_flows += 1
-        self.work_total += now - flow.started_at
 
     def fairness_index(self) -> float:
         """Jain's index of tokens per weight over the workloads that were refused some: 1 is fair, 1/n all for one."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # Seconds after which a flow that nobody ended is forgotten, where nothing lets it hold its tokens longer.
 LONGEST_UNENDED = 3600.0
 RECENT = 60.0  # seconds that an end counts for how fast things go
+FAILED, IGNORED = Outcome.FAILED, Outcome.IGNORED
 
 
 def policy_of(settings: Scheduler) -> Policy:
@@ -91,8 +92,6 @@ def _priority(key: Any) -> float:
 class Point:
     """A control point at work."""
 
-    retired = False  # another one, or none, has taken its place
-
     def __init__(
         self,
         name: str,
@@ -102,6 +101,7 @@ class Point:
         ledger: Ledger | None = None,
     ) -> None:
         self.name = name
+        self.retired = False  # another one, or none, has taken its place
         self.parts = Parts(settings, posted, lambda: self.gate.waiting, shared=ledger is not None)
         self.capacity = self.parts.capacity()
         self.load, self.learner = self.parts.load, self.parts.learner
@@ -287,8 +287,12 @@ class Point:
         self.runtime.finish(flow, outcome, tokens)
         now = gate.now  # its end
         self.finished.append((now, flow.cost))
-        self.counts.ended(flow, outcome, now)
-        if self._learns and outcome is not Outcome.IGNORED:  # nobody knows how long that took
+        counts = self.counts
+        counts.ended_flows += 1
+        counts.work_total += now - flow.started_at
+        if outcome is FAILED:
+            counts.failed_flows += 1
+        if self._learns and outcome is not IGNORED:  # nobody knows how long that took
             self._learn(flow, outcome, now)
         if gate.late > late:
             self.counts.late_ends += 1
@@ -308,7 +312,7 @@ class Point:
         if self.learner is not None:
             before = self.learner.limit
             busy = self.gate.active + 1
-            limit = self.learner.sample(latency, busy, now, dropped=outcome is Outcome.FAILED)
+            limit = self.learner.sample(latency, busy, now, dropped=outcome is FAILED)
             if limit != before:
                 self.runtime.adjust(Change(CONCURRENCY, "resize", (limit,)))
 
@@ -320,5 +324,5 @@ class Point:
             flow = next(iter(self.gate.holders), None)  # the first to start
             if flow is None or flow.started_at >= oldest:
                 return
-            self.runtime.finish(flow, Outcome.IGNORED)
+            self.runtime.finish(flow, IGNORED)
             self.counts.forgotten += 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from fairlead.core.ticket import EXPIRED, NEW, RUNNING, WAITING, Outcome
 from fairlead.errors import Misuse
 from fairlead.flows.decorating import Decorating
-from fairlead.flows.flow import NO_LABELS, Flow
+from fairlead.flows.flow import Flow
 from fairlead.flows.points import Points
 from fairlead.runtime import LoopGate
 
@@ -33,9 +33,7 @@ class AsyncFlow(Flow):
     def __init__(
         self, scheduler: FlowScheduler, control_point: str, labels: Mapping[str, str] | None
     ) -> None:
-        # What `Flow` does, without the call: benchmarks/flows.py.
-        self.control_point = control_point
-        self.labels = NO_LABELS if labels is None else dict(labels)
+        Flow.__init__(self, control_point, labels)
         self.scheduler = scheduler
         self.point = scheduler.points.get(control_point)
 

@@ -101,10 +101,11 @@ class PriorityMiddleware:
         exchange = Exchange(admission.metrics, receive, send, admission.settings.limits.body_bytes)
         try:
             failure = self._identify(scope, fields, exchange)
-            model = None
+            model, gone = None, False
             if failure is None and exchange.reads_body:
                 failure, model = await self._read_body(exchange)
-            if failure is None and not exchange.gone:
+                gone = exchange.gone
+            if failure is None and not gone:
                 self._clamp(exchange)
                 failure = await self._serve(scope, exchange, model)
             if failure is not None and not exchange.answering:

@@ -14,7 +14,7 @@ class CurrentJob:
     which nobody can stop from outside, should look at it now and then.  Processes and Ray tasks are killed instead.
     """
 
-    __slots__ = ("attempt", "cancelled", "dag", "fence", "name", "node")
+    __slots__ = ("_cancelled", "attempt", "dag", "fence", "name", "node")
 
     def __init__(self, dag: int, node: int, name: str, attempt: int, fence: int) -> None:
         self.dag = dag
@@ -24,7 +24,16 @@ class CurrentJob:
             attempt  # 1 for the first; a try that was cut short by a crash does not count
         )
         self.fence = fence  # grows never, repeats never: what this try writes elsewhere can be told from another's
-        self.cancelled = False
+        self._cancelled = False
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job is to stop."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Have the job know that it is to stop; for whoever runs it, from any thread."""
+        self._cancelled = True
 
     @property
     def id(self) -> str:

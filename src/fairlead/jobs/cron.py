@@ -7,7 +7,7 @@ with once: the store moves the schedule's cursor and submits the run in one tran
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -26,7 +26,7 @@ LATE = 60.0  # seconds after which a tick counts as missed
 MOST_AT_ONCE = 100  # ticks of one schedule dealt with in one go
 
 
-def zone_of(name: str) -> ZoneInfo:
+def zone_of(name: Any) -> ZoneInfo:
     """Read a time zone."""
     try:
         if not isinstance(name, str) or not name.isascii() or len(name) > 64:
@@ -50,7 +50,7 @@ def checked(schedule: Schedule) -> Schedule:
     return schedule
 
 
-def upcoming(cron: str, timezone: str, after: float, count: int) -> list[float]:
+def upcoming(cron: Any, timezone: Any, after: float, count: int) -> list[float]:
     """Tell the next ticks after a time."""
     found = []
     for tick in _ticks(cron, timezone, after):
@@ -79,7 +79,7 @@ def due(schedule: Schedule, now: float) -> tuple[list[float], float | None]:
 
 
 def _all_due(schedule: Schedule, now: float) -> list[float]:
-    ticks = []
+    ticks: list[float] = []
     for tick in _ticks(schedule.cron, schedule.timezone, schedule.cursor):
         if tick > now or len(ticks) == MOST_AT_ONCE:
             break
@@ -87,7 +87,7 @@ def _all_due(schedule: Schedule, now: float) -> list[float]:
     return ticks
 
 
-def _ticks(cron: str, timezone: str, start: float, *, back: bool = False) -> Iterator[float]:
+def _ticks(cron: Any, timezone: Any, start: float, *, back: bool = False) -> Iterator[float]:
     zone = zone_of(timezone)
     if not isinstance(cron, str) or len(cron) > 200 or len(cron.split()) != 5:
         raise ConfigError(

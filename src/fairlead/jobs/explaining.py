@@ -6,16 +6,13 @@ frontier of the same class that is filled from the database.  Everything before 
 
 from __future__ import annotations
 
-import json
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.errors import ConfigError, UnknownRun
 from fairlead.jobs.estimates import Estimates
 from fairlead.jobs.frontier import Frontier
 from fairlead.jobs.limits import limited
-from fairlead.jobs.planning import planner_of
-from fairlead.jobs.showing import visible
+from fairlead.jobs.planning import name_of, planner_of
 from fairlead.jobs.states import (
     ACTIVE,
     CANCELLED,
@@ -28,6 +25,17 @@ from fairlead.jobs.states import (
     TERMINAL,
 )
 from fairlead.jobs.times import written
+from fairlead.jobs.wording import (
+    ahead,
+    cut,
+    ending_of,
+    error_of,
+    job_name,
+    moment,
+    roughly,
+    tidy,
+    worker_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +45,6 @@ if TYPE_CHECKING:
     from fairlead.jobs.settings import Settings
     from fairlead.jobs.stores.base import Store
 
-LONGEST = 400  # characters
 PAGE = 5_000
 MOST_READ = 50_000  # ready jobs; of more than that the place in line is not exact, the reason is
 
@@ -96,10 +103,11 @@ class _Case:
         self.run = run
         self.rows = rows
         self.now = store.now()
+        self.planners: dict[str, Any] = {}  # as they were set, by executor
 
     async def explained(self, row: JobRow) -> Explanation:
         reason, clause, at = await self._why(row)
-        sentence = _cut(f"{_name(row)} {clause}")
+        sentence = cut(f"{job_name(row)} {clause}")
         return Explanation(f"{row.dag}.{row.node}", row.state, reason, sentence, at)
 
     async def _why(self, row: JobRow) -> tuple[str, str, float | None]:
@@ -123,7 +131,7 @@ class _Case:
     # Ended
 
     def _ended(self, row: JobRow) -> str:
-        at = f" at {_time(row.completed_on)}" if row.completed_on is not None else ""
+        at = f" at {moment(row.completed_on)}" if row.completed_on is not None else ""
         if row.state == COMPLETED:
             return f"completed{at}"
         if row.state == SKIPPED:
@@ -131,7 +139,7 @@ class _Case:
             why = (
                 ""
                 if cause is None
-                else f" because {_name(cause)}, which it needs, {_ending(cause)}"
+                else f" because {job_name(cause)}, which it needs, {ending_of(cause)}"
             )
             return f"was skipped{at} and never runs{why}"
         if row.state == CANCELLED:
@@ -140,9 +148,7 @@ class _Case:
         if row.crashes:
             tries += f" and {row.crashes} death{'s' * (row.crashes != 1)} of its worker"
         what = "expired, timed out" if row.state == EXPIRED else "failed"
-        return (
-            f"{what}{at}{tries}{_error(row)}; fairlead jobs retry {row.dag} gives it fresh attempts"
-        )
+        return f"{what}{at}{tries}{error_of(row)}; fairlead jobs retry {row.dag} gives it fresh attempts"
 
     def _cause(self, row: JobRow) -> JobRow | None:
         """Find the job that was not skipped itself, and for which this one was."""
@@ -174,7 +180,7 @@ class _Case:
         if claim is not None and not claim.acked:
             return (
                 "not_acknowledged",
-                f"was given to {_worker(worker)} {_long(since)} ago, which has not acknowledged it yet; "
+                f"was given to {worker_of(worker)} {roughly(since)} ago, which has not acknowledged it yet; "
                 f"after {self.settings.ack:g} s it is given to another",
                 None,
             )
@@ -183,11 +189,11 @@ class _Case:
         if row.estimate is not None:
             rest = row.estimate - since
             left = (
-                f"; by its estimate it ends in {_long(rest)}"
+                f"; by its estimate it ends in {roughly(rest)}"
                 if rest > 0
-                else (f"; that is longer than its estimate of {_long(row.estimate)}")
+                else (f"; that is longer than its estimate of {roughly(row.estimate)}")
             )
-        return "running", f"runs on {_worker(worker)}{silent}, since {_long(since)}{left}", None
+        return "running", f"runs on {worker_of(worker)}{silent}, since {roughly(since)}{left}", None
 
     # Not ready yet
 
@@ -197,9 +203,9 @@ class _Case:
             return "blocked", f"waits for {row.waits} jobs that it needs", None
         others = row.waits - 1
         more = f" and {others} other job{'s' * (others != 1)}" if others else ""
-        waits = f"waits for upstream {_name(first)}{more}"
+        waits = f"waits for upstream {job_name(first)}{more}"
         if root is not first:
-            waits += f", which waits for {_name(root)}"
+            waits += f", which waits for {job_name(root)}"
         _, clause, _ = await self._why(root)
         return "upstream", f"{waits}; that one {clause}", None
 
@@ -217,15 +223,15 @@ class _Case:
         return first, None if found is row else found
 
     def _delayed(self, row: JobRow) -> tuple[str, str, float | None]:
-        wait = _long(row.start_at - self.now)
+        wait = roughly(row.start_at - self.now)
         if row.state == RETRY:
             tries = f"attempt {row.attempts + 1} of {row.retries + 1}"
             return (
                 "retry",
-                f"waits {wait} for its retry at {_time(row.start_at)} ({tries}){_error(row)}",
+                f"waits {wait} for its retry at {moment(row.start_at)} ({tries}){error_of(row)}",
                 row.start_at,
             )
-        return "start_at", f"was asked to start at {_time(row.start_at)}, in {wait}", row.start_at
+        return "start_at", f"was asked to start at {moment(row.start_at)}, in {wait}", row.start_at
 
     # Ready
 
@@ -247,7 +253,7 @@ class _Case:
                 None,
             )
         frontier = self.scheduler.frontier if self.scheduler is not None else None
-        chosen = False
+        own, chosen = frontier is not None, False
         if frontier is None:
             frontier = await self._filled()
             chosen = any(one[:2] == (row.dag, row.node) for one in frontier.started(self.now))
@@ -257,18 +263,26 @@ class _Case:
                 f"is ready, and executor {executor} has a slot for it: it starts with the scheduler's next turn",
                 self.now,
             )
-        why = _tidy(frontier.explain((row.dag, row.node), self.now))
+        if not own and row.executor in frontier.needs_plan(self.now):
+            return "planner", self._unranked(row), None
+        said = frontier.explain((row.dag, row.node), self.now)
+        clause = f"is ready for executor {executor} and waits: {tidy(said)}"
         if frontier.slots().get(row.executor, 0) > 0:
-            return "held", f"is ready for executor {executor} and waits: {why}", None
-        waiting, slots = frontier.waiting_on(row.executor), _slots(workers)[row.executor]
-        clause = f"is ready and waits for executor {executor}: {why}"
-        line = f"{waiting} wait{'s' * (waiting == 1)} for {slots} slot{'s' * (slots != 1)}"
-        pace = await self._pace(row)
-        if pace is None:
-            return "executor_full", f"{clause}; {line}", None
-        most = pace * (waiting / slots)
-        clause += f"; {line}, so it likely starts within {_long(most)}"
+            return "held", clause, None
+        first, pace = ahead(said), await self._pace(row)
+        if first is None or pace is None or "(max_" in said:  # a cap ends when it ends
+            return "executor_full", clause, None
+        most = pace * ((first + 1) / _slots(workers)[row.executor])
+        clause += f"; at {roughly(pace)} each it likely starts within {roughly(most)}"
         return "executor_full", clause, self.now + most
+
+    def _unranked(self, row: JobRow) -> str:
+        """Say of a job that a user's planner may order what can be said without asking that planner."""
+        name = self.planners.get(row.executor) or self.planners.get("") or self.settings.planner
+        return (
+            f"is ready for executor {row.executor!r}, and planner {name_of(name)} orders what runs there; "
+            f"what it leaves out runs all the same after {self.settings.max_withheld:g} s"
+        )
 
     async def _pace(self, row: JobRow) -> float | None:
         """Tell how long jobs on this one's executor take, as far as that is known."""
@@ -279,7 +293,7 @@ class _Case:
 
     async def _filled(self) -> Frontier:
         """Fill a frontier from the database, as a scheduler that takes over does."""
-        planners = await self._planners()
+        self.planners = planners = await self._planners()
 
         def planner_for(executor: str) -> Any:
             return planners.get(executor) or planners.get("") or self.settings.planner
@@ -322,66 +336,9 @@ class _Case:
         return planners
 
 
-def _tidy(text: str) -> str:
-    """Write what the gate says in the words of jobs.
-
-    >>> _tidy("<JobTicket 5.0 waiting> ranks earlier and waits for the same ('executor', 'ocr')")
-    "job 5.0 ranks earlier and waits for the same executor 'ocr'"
-    """
-    text = re.sub(r"<JobTicket (\S+) [a-z]+>", r"job \1", text)
-    text = re.sub(r"\('(\w+)', ([^()]*)\)", r"\1 \2", text)
-    return re.sub(r"; flow \S* \(weight [^)]*\) is -?0 behind its fair share", "", text)
-
-
 def _slots(workers: list[WorkerRow]) -> dict[str, int]:
     found: dict[str, int] = {}
     for row in workers:
         usable = 0 if row.expired or row.draining else row.slots
         found[row.executor] = found.get(row.executor, 0) + usable
     return found
-
-
-def _name(row: JobRow) -> str:
-    name = visible(row.name)
-    return f"job {row.dag}.{row.node} ({name if len(name) <= 40 else name[:37] + '...'})"
-
-
-def _worker(worker: WorkerRow) -> str:
-    return f"worker {worker.id} ({visible(worker.name)[:40]}) of executor {worker.executor!r}"
-
-
-def _ending(row: JobRow) -> str:
-    return {CANCELLED: "was cancelled", EXPIRED: "timed out"}.get(row.state, row.state)
-
-
-def _error(row: JobRow) -> str:
-    if row.error is None:
-        return ""
-    error = json.loads(row.error)
-    said = f"{error.get('type', 'error')}: {error.get('message', '')}".rstrip(": ")
-    said = visible(" ".join(said.split()))
-    return f": {said if len(said) <= 120 else said[:117] + '...'}"
-
-
-def _time(at: float | None) -> str:
-    text = written(at) or ""
-    return f"{text[:19]}Z"
-
-
-def _long(seconds: float) -> str:
-    """Write a duration roughly.
-
-    >>> _long(0.25), _long(12.3), _long(150), _long(7300), _long(200_000)
-    ('0.2 s', '12 s', '2 min', '2.0 h', '2.3 d')
-    """
-    if seconds < 10:
-        return f"{max(0.0, seconds):.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86400:.1f} d"
-
-
-def _cut(sentence: str) -> str:
-    return sentence if len(sentence) <= LONGEST else sentence[: LONGEST - 1] + "…"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fairlead.core.gate import Change, Gate
@@ -111,7 +112,8 @@ class Frontier:
                 heappush(self._later, (job.start_at, number))
                 self._idle.pop(job.dag, None)
                 del arriving[number]
-        self._enlist(arriving.values(), now)
+        # In order of arrival a line of the old costs little.
+        self._enlist(sorted(arriving.values(), key=attrgetter("ready_at")), now)
 
     def _enlist(self, jobs: Iterable[ReadyJob], now: float) -> None:
         tickets, idle, lean = self._tickets, self._idle, self._lean
@@ -149,6 +151,8 @@ class Frontier:
                 if known.state is not WAITING:
                     continue
                 waiting.append(known)
+            elif number in self._delayed.get(job.dag, ()):
+                self._forget_delayed(job.dag, number)
             ticket = JobTicket(job, job.claimed_at)
             ticket.state = RUNNING
             ticket.started_at = job.claimed_at
@@ -202,14 +206,24 @@ class Frontier:
             )
 
     def ended(self, ids: Iterable[Id], now: float) -> None:
-        """Take room back; ids that hold none are ignored."""
-        tickets = self._tickets
+        """Take room back; what waits is not to be run any more; unknown ids are ignored."""
+        tickets, delayed = self._tickets, self._delayed
         finished: list[Ticket] = []
+        waiting: list[Ticket] = []
         for dag, node in ids:
-            ticket = tickets.get(dag << 32 | node)
-            if ticket is not None and ticket.state is RUNNING:
-                del tickets[dag << 32 | node]
+            number = dag << 32 | node
+            ticket = tickets.get(number)
+            if ticket is None:
+                if delayed and number in delayed.get(dag, ()):
+                    self._forget_delayed(dag, number)
+                    self._note_idle(dag, now)
+            elif ticket.state is WAITING:
+                waiting.append(ticket)
+            else:
+                del tickets[number]
                 finished.append(ticket)
+        for ticket in dict.fromkeys(waiting):
+            self.drop(ticket.work.dag, now, [ticket.work.node])
         self._finish(finished, now, Outcome.OK)
 
     def lost(self, job: Id, now: float) -> None:

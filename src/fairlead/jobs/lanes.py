@@ -26,7 +26,18 @@ LOST = "lost"
 class LiveCall:
     """One claim of a job in this process; it ends once, however many would end it."""
 
-    __slots__ = ("began", "claimed", "ended", "job", "lane", "seat", "task", "timer", "why")
+    __slots__ = (
+        "began",
+        "claimed",
+        "ended",
+        "job",
+        "lane",
+        "seat",
+        "severed",
+        "task",
+        "timer",
+        "why",
+    )
 
     def __init__(self, lane: Lane, claimed: Claimed, task: Task) -> None:
         self.lane = lane
@@ -37,6 +48,7 @@ class LiveCall:
         )
         self.ended = False
         self.why: str | None = None  # it is stopped, if it is
+        self.severed = False  # by the heartbeat's thread; the loop hears of it a little later
         self.began: float | None = None
         self.seat: Any = None
         self.timer: asyncio.TimerHandle | None = None

@@ -74,10 +74,13 @@ class JobRanking(Ranking):
         return scope[0] in SHARED  # type: ignore[index]
 
 
-def priority(job: ReadyJob, now: float) -> int:
-    """Score by SLA."""
+NEGATIVE = [-score for score in range(2000)]  # each number once, not once for each job
+
+
+def urgency(job: ReadyJob, now: float) -> int:
+    """Tell the SLA priority, negative: less is sooner."""
     soft, hard = job.soft, job.hard
-    return 0 if soft is None and hard is None else score(now, soft, hard)
+    return 0 if soft is None and hard is None else NEGATIVE[score(now, soft, hard)]
 
 
 class ByLevel(JobRanking):
@@ -85,9 +88,9 @@ class ByLevel(JobRanking):
 
     def standing(self, ticket: Ticket, now: float) -> tuple[Any, float, Any]:
         job: ReadyJob = ticket.work
-        return -job.level, -priority(job, now), 0
+        return -job.level, urgency(job, now), 0
 
-    def terms(self, ticket: Ticket) -> Hashable:
+    def terms(self, ticket: Ticket) -> tuple[Hashable, ...]:
         job: ReadyJob = ticket.work
         return job.level, job.soft, job.hard
 
@@ -97,9 +100,9 @@ class ByHeight(JobRanking):
 
     def standing(self, ticket: Ticket, now: float) -> tuple[Any, float, Any]:
         job: ReadyJob = ticket.work
-        return -number(job.height), -priority(job, now), 0
+        return -number(job.height), urgency(job, now), 0
 
-    def terms(self, ticket: Ticket) -> Hashable:
+    def terms(self, ticket: Ticket) -> tuple[Hashable, ...]:
         job: ReadyJob = ticket.work
         return job.height, job.soft, job.hard
 
@@ -109,9 +112,9 @@ class ByRuntime(JobRanking):
 
     def standing(self, ticket: Ticket, now: float) -> tuple[Any, float, Any]:
         job: ReadyJob = ticket.work
-        return (runtime(job), -job.level), -priority(job, now), 0
+        return (runtime(job), -job.level), urgency(job, now), 0
 
-    def terms(self, ticket: Ticket) -> Hashable:
+    def terms(self, ticket: Ticket) -> tuple[Hashable, ...]:
         job: ReadyJob = ticket.work
         return runtime(job), job.level, job.soft, job.hard
 
@@ -128,9 +131,9 @@ class ByDeadline(JobRanking):
 
     def standing(self, ticket: Ticket, now: float) -> tuple[Any, float, Any]:
         job: ReadyJob = ticket.work
-        return self.limit(job), -priority(job, now), -job.level
+        return self.limit(job), urgency(job, now), -job.level
 
-    def terms(self, ticket: Ticket) -> Hashable:
+    def terms(self, ticket: Ticket) -> tuple[Hashable, ...]:
         job: ReadyJob = ticket.work
         return self.limit(job), job.level, job.soft, job.hard
 
@@ -154,14 +157,14 @@ class ByRatio(JobRanking, RatioRanking):
         return -ticket.work.level
 
     def score(self, ticket: Ticket, now: float) -> float:
-        return priority(ticket.work, now)
+        return -urgency(ticket.work, now)
 
     def size(self, ticket: Ticket) -> Any:
         return 0
 
-    def terms(self, ticket: Ticket) -> Hashable:
+    def terms(self, ticket: Ticket) -> tuple[Hashable, ...]:
         job: ReadyJob = ticket.work
-        return self.age(ticket), job.level, job.soft, job.hard
+        return self.length(ticket), self.age(ticket), job.level, job.soft, job.hard
 
 
 class ByUrgency(JobRanking):
@@ -170,9 +173,9 @@ class ByUrgency(JobRanking):
     prefers_begun = False
 
     def standing(self, ticket: Ticket, now: float) -> tuple[Any, float, Any]:
-        return 0, -priority(ticket.work, now), 0
+        return 0, urgency(ticket.work, now), 0
 
-    def terms(self, ticket: Ticket) -> Hashable:
+    def terms(self, ticket: Ticket) -> tuple[Hashable, ...]:
         job: ReadyJob = ticket.work
         return job.soft, job.hard
 

@@ -70,6 +70,7 @@ class Orders:
             "tenant", weights=self._weight, inside=inside, name=f"tenants of {executor}"
         )
         fair.limited = False  # nobody is turned away
+        fair.timed = executor in self._guides
         elders = Elders(fair, self._max_wait, group=attrgetter("workload"))
         self._elders[executor] = elders
         return elders
@@ -136,6 +137,12 @@ class Orders:
             return 0
         overdue, guide.overdue = guide.overdue, 0
         return overdue
+
+    def order_of(self, ticket: Ticket) -> Policy:
+        """Find the order in which a ticket waits."""
+        queue = ticket.place.section.queue
+        order: Policy = getattr(queue, "owner", queue)
+        return order
 
     def waiting_on(self, executor: str) -> int:
         """Tell how many wait for an executor."""

@@ -38,8 +38,8 @@ def planner_of(value: Any) -> ExecutionPlanner:
     if value is None:
         return GlobalPriorityExecutionPlanner()
     if isinstance(value, str):
-        return load_planner(value)
-    if isinstance(value, type):
+        value = load_planner(value)
+    elif isinstance(value, type):
         try:
             value = value()
         except Exception as error:
@@ -179,7 +179,10 @@ class Planners:
         self._set = kept
 
     def ask(self, frontier: Frontier) -> None:
-        """Have those asked that should be."""
+        """Have those asked that should be, and name those that left jobs out for too long."""
+        for executor, planning in self._plannings.items():
+            if late := frontier.overdue_withheld(executor):
+                planning.blame(late, self._max_withheld)
         for executor in frontier.needs_plan(self._now()):
             if executor not in self._asking:
                 task = asyncio.create_task(self._ask(frontier, executor))
@@ -200,8 +203,6 @@ class Planners:
             )
             if planner is self.of(executor):
                 frontier.planned(executor, order, self._now())
-                if late := frontier.overdue_withheld(executor):
-                    planning.blame(late, self._max_withheld)
         finally:
             del self._asking[executor]
             self._answered()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING
 
 from fairlead.core.ticket import RUNNING
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     from fairlead.jobs.records import ReadyJob
 
 LONGEST = 400
+MOST = 1000  # looked through for a job's position
 
 
 def reason(frontier: Frontier, ticket: Ticket | None, delayed: ReadyJob | None, now: float) -> str:
@@ -25,10 +25,24 @@ def reason(frontier: Frontier, ticket: Ticket | None, delayed: ReadyJob | None, 
     elif ticket.state is RUNNING:
         text = f"it has a slot of executor {ticket.pool!r}"
     else:
-        explanation = frontier.gate.explain(ticket, now)
-        text = explanation.text.removeprefix("waits: ")
-        if explanation.blocked_by == "order":
-            text = f"others go first on executor {ticket.pool!r}: {text}"
-        if explanation.ready_at < inf:
-            text += f"; likely in {explanation.ready_at - now:.3g} s"
+        text = _waits(frontier, ticket, now)
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _waits(frontier: Frontier, ticket: Ticket, now: float) -> str:
+    now = max(now, frontier.gate.now)
+    queue = ticket.place.section.queue
+    order = frontier.orders.order_of(ticket)
+    said = order.explain(ticket, now)
+    refusals = ((part, part.refusal(ticket, now)) for part in frontier.room.parts)
+    causes = [part.describe(ticket, now, why) for part, why in refusals if why is not None]
+    if not causes:
+        text = f"executor {ticket.pool!r} has room, but {said or 'others go first'}"
+        return f"it waits: {text}"
+    text = f"it waits: {', and '.join(causes)}"
+    if said:
+        return f"{text}; {said}"
+    before = queue.before(ticket, now, MOST)
+    if before is None:
+        return f"{text}; more than {MOST} jobs go first"
+    return f"{text}; {before} jobs go first" if before else f"{text}; it is the next"

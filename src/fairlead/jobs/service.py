@@ -269,8 +269,8 @@ class Jobs:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def start(self, *, name: str | None = None) -> None:
-        """Plan, or stand by; and run what local executors can."""
+    async def start(self, *, name: str | None = None, app: str | None = None) -> None:
+        """Plan, or stand by; and run what local executors can.  `app` is "module:jobs", for other processes to find."""
         if self.scheduler is not None:
             raise Misuse("this Jobs is serving already")
         store = await self.store()
@@ -297,6 +297,7 @@ class Jobs:
             poll=self.settings.poll,
             finish=finish,
             max_crashes=self.settings.max_crashes,
+            app=app,
         )
         scheduler = Scheduler(
             store,

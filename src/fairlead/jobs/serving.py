@@ -13,7 +13,7 @@ import logging
 import signal
 import socket
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
@@ -23,7 +23,7 @@ from fairlead.errors import ConfigError
 from fairlead.jobs.api import JobsApi
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from fairlead.jobs.service import Jobs
@@ -104,6 +104,7 @@ class JobServer:
         http: str | None = HTTP,
         token: str | None = None,
         grace: float = GRACE,
+        app: str | None = None,
     ) -> None:
         if http is not None:
             try:
@@ -120,12 +121,13 @@ class JobServer:
         self.grace = grace
         self.http: Listener | None = None
         self._address = http
+        self._app = app
 
     async def __aenter__(self) -> Self:
         if self._address is not None:
             self.http = Listener(self.api, self._address)
         try:
-            await self.jobs.start()
+            await self.jobs.start(app=self._app)
         except BaseException:
             if self.http is not None:
                 self.http.close()
@@ -166,12 +168,17 @@ class JobServer:
 
 
 def run(
-    jobs: Jobs, *, http: str | None = HTTP, token: str | None = None, grace: float = GRACE
+    jobs: Jobs,
+    *,
+    http: str | None = HTTP,
+    token: str | None = None,
+    grace: float = GRACE,
+    app: str | None = None,
 ) -> int:
-    """Serve until a signal ends it; return the exit code."""
-    server = JobServer(jobs, http=http, token=token, grace=grace)
+    """Serve until a signal ends it; return the exit code.  `app` is "module:jobs", by which processes find tasks."""
+    server = JobServer(jobs, http=http, token=token, grace=grace, app=app)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with _logging(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_run(server))
     except OSError as error:
         _say(f"fairlead jobs: {error.strerror or error}")
@@ -189,7 +196,6 @@ async def _run(server: JobServer) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
-    _set_up_logging()
     async with server:
         gc.collect()
         gc.freeze()  # what was loaded stays: there is no need to look through it again and again
@@ -228,11 +234,21 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _set_up_logging() -> None:
+@contextmanager
+def _logging() -> Iterator[None]:
+    """Write the log to the error stream."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    for name, level in (("fairlead", logging.INFO), ("uvicorn.error", logging.WARNING)):
-        logger = logging.getLogger(name)
+    loggers = [logging.getLogger(name) for name in ("fairlead", "uvicorn.error")]
+    before = [(logger.level, logger.propagate) for logger in loggers]
+    for logger, level in zip(loggers, (logging.INFO, logging.WARNING), strict=True):
         logger.setLevel(level)
         logger.addHandler(handler)
         logger.propagate = False
+    try:
+        yield
+    finally:
+        for logger, (level, propagate) in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate

@@ -223,7 +223,8 @@ class Crew:
         """Do without the loop what can be done; on the heartbeat's thread."""
         for call in list(self._calls.values()):
             if call.lane in lanes:
-                call.job.cancelled = True
+                call.severed = True
+                call.job.cancel()
 
     # Taking
 
@@ -306,7 +307,7 @@ class Crew:
         if call.ended or call.why is not None:
             return
         call.why = why
-        call.job.cancelled = True
+        call.job.cancel()
         if call.began is None:
             call.end(Stopped())
             return
@@ -337,9 +338,9 @@ class Crew:
             self._idle.set()
 
     def _ending_of(self, call: LiveCall, outcome: Outcome) -> Ending | None:
-        claimed, why, ran = call.claimed, call.why, call.ran
-        if why is None and call.job.cancelled:
-            why = LOST  # the heartbeat's thread said so, and the loop has not heard of it yet
+        claimed, ran = call.claimed, call.ran
+        # The heartbeat's thread may have stopped it before the loop has heard why.
+        why = call.why or (LOST if call.severed else None)
         if isinstance(outcome, Returned) and why in (None, HAND_BACK, LOST):
             return endings.completed(claimed, outcome.result, ran=ran)
         if isinstance(outcome, Stopped) and outcome.abandoned:
@@ -359,9 +360,7 @@ class Crew:
             return endings.timed_out(claimed, random.random(), timeout=claimed.timeout, ran=ran)
         if isinstance(outcome, Stopped) and why is None:
             if not self._chores or any(chore.cancelling() for chore in self._chores):
-                return (
-                    None  # the loop is being closed under us, and nobody will be there to write it
-                )
+                return None  # the loop is being closed under us: nobody will be there to write it
             outcome = Raised(error_json("CancelledError", "the job has cancelled itself"))
         if isinstance(outcome, Raised) and why is None:
             return endings.failed(claimed, outcome.error, random.random(), ran=ran)

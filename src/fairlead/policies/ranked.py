@@ -48,9 +48,9 @@ class Ranking:
         """Tell band, −score and middle.  Only the score changes, and it never falls as time passes."""
         return 0, 0.0, 0
 
-    def terms(self, ticket: Ticket) -> Hashable:
-        """Tell all that its standing is made of: tickets of equal terms stand equally at all times."""
-        return None
+    def terms(self, ticket: Ticket) -> tuple[Hashable, ...]:
+        """Tell all that standing and section are made of: tickets of equal terms never part."""
+        return (ticket.scopes,)
 
     def changes_at(self, ticket: Ticket, now: float) -> float:
         """Tell when the score rises next."""
@@ -87,7 +87,8 @@ class Section:
         heap = self.heap
         while heap:
             entry: Entry = heap[0]
-            if entry[8].entry is entry:
+            valid: object = entry[8].entry
+            if valid is entry:
                 return entry
             heappop(heap)
             self.dead -= 1
@@ -127,13 +128,14 @@ class Ranked(Policy):
         self._calendar = Calendar()
         self._rises_at = inf
         self._sections: dict[Hashable, Section] = {}
-        self._top: list[tuple[Entry, Section]] = []
+        # A cohort that moves may leave an entry behind that ranks as its new one: the count tells them apart.
+        self._top: list[tuple[Entry, int, Section]] = []
+        self._count = 0
         self._blocked: dict[Hashable, dict[Section, None]] = {}
 
     def cohort_key(self, ticket: Ticket) -> Hashable:
         """Name the cohort of a ticket within its group."""
-        ranking = self.ranking
-        return self, ranking.terms(ticket), ranking.section(ticket, True)
+        return (self, *self.ranking.terms(ticket))
 
     def push(self, ticket: Ticket, now: float) -> None:
         ranking, register = self.ranking, self._register
@@ -198,7 +200,8 @@ class Ranked(Policy):
     def _put_up(self, section: Section, entry: Entry) -> None:
         """A section competes with a new best cohort."""
         section.entry = entry
-        heappush(self._top, (entry, section))
+        self._count += 1
+        heappush(self._top, (entry, self._count, section))
 
     def _take_down(self, section: Section) -> None:
         """A section has nobody to offer."""
@@ -240,7 +243,7 @@ class Ranked(Policy):
         """Tell the section of the best that is not blocked; its `entry` is that of the best cohort."""
         top = self._top
         while top:
-            entry, section = top[0]
+            entry, count, section = top[0]
             if section.entry is not entry:
                 heappop(top)
                 continue
@@ -252,7 +255,7 @@ class Ranked(Policy):
                 heappop(top)
                 self._drop_if_empty(section)
             else:
-                heapreplace(top, (first, section))
+                heapreplace(top, (first, count, section))
         return None
 
     def _drop_if_empty(self, section: Section) -> None:
@@ -353,6 +356,15 @@ class Ranked(Policy):
                     break
             else:
                 heappop(heap)
+
+    def before(self, ticket: Ticket, now: float, most: int) -> int | None:
+        """Count those of this queue who rank before a ticket; None if there are more than `most`."""
+        for place, (_, other) in enumerate(self.in_order(now, lambda first: True)):
+            if other is ticket:
+                return place
+            if place >= most:
+                break
+        return None
 
     def cohorts(self) -> Iterator[Cohort]:
         """Go through all cohorts."""

@@ -48,8 +48,8 @@ class RatioRanking(Ranking):
     def standing(self, ticket: Ticket, now: float) -> tuple[Any, float, Any]:
         return (self.age(ticket), self.level(ticket)), -self.score(ticket, now), 0
 
-    def terms(self, ticket: Ticket) -> Hashable:
-        return self.age(ticket), self.level(ticket)
+    def terms(self, ticket: Ticket) -> tuple[Hashable, ...]:
+        return self.length(ticket), self.age(ticket), self.level(ticket), ticket.scopes
 
 
 class Shelf:
@@ -83,9 +83,6 @@ class Ratio(Ranked):
     def _name(self, ticket: Ticket, begun: bool) -> Hashable:
         return super()._name(ticket, begun), self.ranking.length(ticket)
 
-    def cohort_key(self, ticket: Ticket) -> Hashable:
-        return super().cohort_key(ticket), self.ranking.length(ticket)
-
     def _shelf(self, section: Section) -> tuple[Hashable, float]:
         length: float | None = section.name[1]  # type: ignore[index]
         if length is None or length == 0 or length == inf:
@@ -114,6 +111,20 @@ class Ratio(Ranked):
             shelf.sections.pop(section, None)
             if not shelf.sections:
                 del self._shelves[name]
+
+    def before(self, ticket: Ticket, now: float, most: int) -> int | None:
+        if len(self) > 10 * most:
+            return None  # to count them takes a look at each
+        self._update(now)
+        own = self._whole_key(ticket, now)
+        ahead = sum(self._whole_key(other, now) < own for other in self)
+        return ahead if ahead <= most else None
+
+    def _whole_key(self, ticket: Ticket, now: float) -> tuple[Any, ...]:
+        cohort: Cohort = ticket.place
+        entry = self._behind(cohort.entry, self.ranking.size(ticket), ticket)
+        ratio, rest = self._ratio(cohort, entry, now, 0.0)
+        return -ratio, rest
 
     def _best(self, now: float) -> Section | None:
         best: Section | None = None

@@ -41,7 +41,8 @@ CREATE TABLE chaos.changes (number bigserial, dag bigint, node int, before text,
 CREATE TABLE chaos.counted (number bigserial, dag bigint, node int, before int, after int);
 CREATE FUNCTION chaos.changed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
   INSERT INTO chaos.changes (dag, node, before, after, wall, fence)
-  VALUES (NEW.dag, NEW.node, OLD.state, NEW.state, extract(epoch FROM clock_timestamp()), coalesce(NEW.fence, OLD.fence));
+  VALUES (NEW.dag, NEW.node, OLD.state, NEW.state, extract(epoch FROM clock_timestamp()),
+    coalesce(NEW.fence, OLD.fence));
   RETURN NULL;
 END $$;
 CREATE FUNCTION chaos.counts() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -63,7 +64,7 @@ class PostgresAudit:
 
     def _ask(self, sql: str) -> list[Any]:
         with psycopg.connect(self.url, autocommit=True, connect_timeout=10) as connection:
-            cursor = connection.execute(sql)  # type: ignore[call-overload]
+            cursor = connection.execute(sql)
             return [] if cursor.description is None else cursor.fetchall()
 
     def prepare(self) -> None:
@@ -88,7 +89,9 @@ class PostgresAudit:
             "SELECT dag, node, before, after, wall, fence FROM chaos.changes ORDER BY number"
         )
         counted = self._ask("SELECT dag, node, before, after FROM chaos.counted ORDER BY number")
-        runs = [(dag, key, state if ended else f"open ({state})") for dag, key, state, ended in runs]
+        runs = [
+            (dag, key, state if ended else f"open ({state})") for dag, key, state, ended in runs
+        ]
         return told(runs, jobs, changes, counted)
 
 
@@ -156,9 +159,7 @@ class SqliteAudit:
         return told(runs, jobs, changes, counted)
 
 
-def told(
-    runs: list[Any], jobs: list[Any], changes: list[Any], counted: list[Any]
-) -> Database:
+def told(runs: list[Any], jobs: list[Any], changes: list[Any], counted: list[Any]) -> Database:
     """Name runs by their keys and jobs by their names, as the ledger does."""
     keys = {dag: key for dag, key, _ in runs}
     assert len(set(keys.values())) == len(keys), "a key has two runs"

@@ -3,8 +3,8 @@
 Nothing here imports Fairlead.  What must hold:
 
 - *lost*: what was acknowledged is in the database, whole;
-- *stuck*: at the end everything has ended, and each job as its DAG says it must: completed, or failed if it always raises,
-  or skipped if it comes after one that failed; and the client was told the same;
+- *stuck*: at the end everything has ended, and each job as its DAG says it must: completed, or failed if it always
+  raises, or skipped if it comes after one that failed; and the client was told the same;
 - *twice*: each job reached its end once, and what waits for it was counted down once;
 - *accepted*: what was completed was ended by a body that had that very fence;
 - *order*: no body starts before every dependency has ended its own body, and has been completed in the database;
@@ -15,7 +15,7 @@ A process that was frozen is a zombie from then on: its bodies go on when it wak
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tests.jobs.chaos.ledger import (
@@ -142,7 +142,7 @@ def stuck(lines: Sequence[Line], database: Database) -> Iterator[str]:
             yield f"stuck: job {job.run} {job.node} gave {job.result!r}, not what its DAG gives"
 
 
-def outcome(ends: Any) -> str:
+def outcome(ends: Iterable[str]) -> str:
     """The state of a run whose jobs ended so; what is not named completed."""
     return "failed" if {"failed", "expired"} & set(ends) else "completed"
 
@@ -155,7 +155,7 @@ def results(needs: Mapping[str, Sequence[str]]) -> dict[str, int]:
     return given
 
 
-def total(values: Any) -> int:
+def total(values: Iterable[int]) -> int:
     """What a body makes of the results it was given."""
     return (sum(values) + 1) % 1_000_003
 
@@ -187,9 +187,7 @@ def twice(lines: Sequence[Line], database: Database) -> Iterator[str]:
 
 
 def accepted(lines: Sequence[Line], database: Database) -> Iterator[str]:
-    ended = {
-        (line.run, line.node, line.more.get("fence")) for line in lines if line.what == END
-    }
+    ended = {(line.run, line.node, line.more.get("fence")) for line in lines if line.what == END}
     for change in database.changes:
         if change.after == "completed" and (change.run, change.node, change.fence) not in ended:
             yield f"accepted: job {change.run} {change.node} was completed with a fence that no body ended with"

@@ -3,6 +3,7 @@
 from random import Random
 from typing import NamedTuple
 
+
 class Made(NamedTuple):
     """A DAG: what each node needs, how each ends unless it completes, and which task runs it for how long."""
 

@@ -1,9 +1,9 @@
 """The ledger of a storm: an append-only file that is no part of the system under test.
 
-Whoever does something writes a line about it itself: the submitter what it is about to submit and what was acknowledged,
-a job's body when it starts and ends, the storm whom it killed.  A line is one write to a file opened for appending, so
-lines of different processes never mix and their order in the file is the order of the writes.  A process may be killed
-between two pages of its write; what it wrote is then no line, as if it had been killed before.
+Whoever does something writes a line about it itself: the submitter what it is about to submit and what was
+acknowledged, a job's body when it starts and ends, the storm whom it killed.  A line is one write to a file opened for
+appending, so lines of different processes never mix and their order in the file is the order of the writes.  A process
+may be killed between two pages of its write; what it wrote is then no line, as if it had been killed before.
 """
 
 import json

@@ -36,7 +36,9 @@ class Child:
 class Nursery:
     """The parent of a storm's processes, seen from the storm."""
 
-    def __init__(self, folder: Path, module: str = "tests.jobs.chaos.roles", **environment: str) -> None:
+    def __init__(
+        self, folder: Path, module: str = "tests.jobs.chaos.roles", **environment: str
+    ) -> None:
         self.folder = folder
         self.children: dict[int, Child] = {}
         self._births = 0

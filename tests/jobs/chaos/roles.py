@@ -38,7 +38,9 @@ def play(role: str, settings: dict[str, Any]) -> int:
             words += ["--executor", executor, "--slots", str(count)]
         sys.argv = ["fairlead", *words]
         code = 2
-        for _ in range(200):  # it leaves if the database is away when it starts; its supervisor starts it again
+        for _ in range(
+            200
+        ):  # it leaves if the database is away when it starts; its supervisor starts it again
             code = main(words) or 0
             if code != 2:
                 break

@@ -108,7 +108,9 @@ class Storm:
             code = self.nursery.gone(child)
             if code is not None:
                 said = child.log.read_text()[-3000:]
-                raise AssertionError(f"{child.role} {child.pid} ended by itself with {code}:\n{said}")
+                raise AssertionError(
+                    f"{child.role} {child.pid} ended by itself with {code}:\n{said}"
+                )
 
     # The storm and the calm
 

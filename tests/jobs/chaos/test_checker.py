@@ -33,9 +33,7 @@ class Story:
         self.lines.append(Line(what, pid, now, now, {"run": "r", "executor": "near", **more}))
 
     def completes(self, node: str) -> None:
-        self.changes.append(
-            Change("r", node, "active", "completed", float(next(self.clock)), 1)
-        )
+        self.changes.append(Change("r", node, "active", "completed", float(next(self.clock)), 1))
 
     def runs_well(self, node: str, pid: int) -> None:
         self.say(ledger.START, pid, node=node, fence=1)
@@ -44,9 +42,7 @@ class Story:
 
     @property
     def told(self) -> list[str]:
-        return check(
-            self.lines, Database(self.runs, self.jobs, self.changes, self.counted)
-        )
+        return check(self.lines, Database(self.runs, self.jobs, self.changes, self.counted))
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
-"""A disk that is full while work goes on: submit says so, nothing acknowledged is lost, work goes on when there is room."""
+"""A disk that is full while work goes on: submit says so, nothing is lost, and work goes on when there is room."""
 
 import os
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,10 @@ pytestmark = [
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 6 MB."""
+    """A file system of 32 MB: some times what a log grows to before it is written back."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(folder)]
     try:
         subprocess.run(command, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
@@ -62,7 +63,7 @@ def test_sqlite_on_a_full_disk(tmp_path, small_disk):
             time.sleep(0.7)
             filler = fill(small_disk)
             before = refusals(storm)
-            storm.wait(lambda before=before: refusals(storm) > before, 20, "a submit that is refused")
+            storm.wait(partial(refused_since, storm, before), 20, "a submit that is refused")
             time.sleep(0.5)
             storm.watch()
             filler.unlink()
@@ -71,6 +72,10 @@ def test_sqlite_on_a_full_disk(tmp_path, small_disk):
         print(f"\n{refusals(storm)} refused; {storm.story()}")
     finally:
         storm.close()
+
+
+def refused_since(storm: Storm, before: int) -> bool:
+    return refusals(storm) > before
 
 
 def refusals(storm: Storm) -> int:

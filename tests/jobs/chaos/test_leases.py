@@ -3,6 +3,8 @@
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -59,9 +61,7 @@ def test_what_a_killed_process_ran_is_started_again_within_lease_and_sweep_and_a
             orphans = storm.inside(child)
             storm.kill(child)
             storm.start(role)
-            storm.wait(
-                lambda orphans=orphans: not orphans & waiting(storm.lines), 20, "orphans"
-            )
+            storm.wait(lambda orphans=orphans: not orphans & waiting(storm.lines), 20, "orphans")
         storm.calm()
         storm.judge()
         took = [rescue.seconds for rescue in storm.rescued()]
@@ -82,7 +82,12 @@ def waiting(lines: list[Line]) -> set[tuple[str, str]]:
 
 def test_the_result_of_a_zombie_is_refused_by_its_fence(tmp_path, request, kind):
     """Frozen past its lease, a worker wakes and ends what another has completed meanwhile."""
-    options = {"nodes": 60, "lanes": 2, "longest": 300, "kinds": {"waits": 2.0, "thread": 1.0}}
+    options: dict[str, Any] = {
+        "nodes": 60,
+        "lanes": 2,
+        "longest": 300,
+        "kinds": {"waits": 2.0, "thread": 1.0},
+    }
     options |= {"places": ("far",), "lease": 0.6, "sweep": 0.2}
     refused = 0
     with storm_on(kind, tmp_path, request, **options) as storm:
@@ -91,7 +96,9 @@ def test_the_result_of_a_zombie_is_refused_by_its_fence(tmp_path, request, kind)
             child = victim(storm, "worker", 3, refused)
             storm.freeze(child)
             frozen = storm.inside(child)
-            if not storm.audit.writable():  # it was in the middle of a transaction, and has the only lock there is
+            if (
+                not storm.audit.writable()
+            ):  # it was in the middle of a transaction, and has the only lock there is
                 storm.thaw(child)
                 continue
             storm.wait(
@@ -101,20 +108,22 @@ def test_the_result_of_a_zombie_is_refused_by_its_fence(tmp_path, request, kind)
             )
             storm.thaw(child)
             storm.wait(
-                lambda child=child, frozen=frozen: not storm.inside(child) & frozen, 20, "zombies to end"
+                lambda child=child, frozen=frozen: not storm.inside(child) & frozen,
+                20,
+                "zombies to end",
             )
             refused += len(frozen)
             storm.watch()
         storm.calm()
         lines = storm.judge()
         assert zombie_ends(lines) >= refused // 2
-        print(f"\n{refused} zombies, {zombie_ends(lines)} ended what others had completed; {storm.story()}")
+        print(
+            f"\n{refused} zombies, {zombie_ends(lines)} ended what others had completed; {storm.story()}"
+        )
 
 
 def done_by_others(storm: Storm, jobs: set[tuple[str, str]], pid: int) -> bool:
-    ended = {
-        (line.run, line.node) for line in storm.lines if line.what == END and line.pid != pid
-    }
+    ended = {(line.run, line.node) for line in storm.lines if line.what == END and line.pid != pid}
     return jobs <= ended
 
 
@@ -137,7 +146,7 @@ def test_a_healthy_owner_is_not_robbed_though_its_loop_is_blocked_for_20_leases(
 ):
     """A worker's loop, and that of the scheduler itself; another stands by and could take over."""
     lease = 0.8
-    options = {"nodes": 1, "lanes": 1, "runs": 1, "longest": int(20 * lease * 1000)}
+    options: dict[str, Any] = {"nodes": 1, "lanes": 1, "runs": 1, "longest": int(20 * lease * 1000)}
     options |= {"kinds": {"blocks": 1.0}, "lease": lease, "sweep": 0.1}
     with storm_on(kind, tmp_path, request, **options) as storm:
         for role in ("scheduler", "scheduler", "worker", "worker"):
@@ -177,12 +186,16 @@ def test_work_goes_on_by_itself_within_5_seconds_after_a_restart_of_postgres(tmp
             time.sleep(2.0)  # long enough for every back-off to have grown
             server.start()
             back = time.monotonic()
-            storm.wait(lambda back=back: any(started_since(storm.lines, back)), 10, "a start")
+            storm.wait(partial(goes_on, storm, back), 10, "a start")
             pauses.append(next(started_since(storm.lines, back)) - back)
         storm.calm()
         storm.judge()
         print(f"\nwork went on after {', '.join(f'{pause:.2f}' for pause in pauses)} s")
         assert max(pauses) <= 5.0
+
+
+def goes_on(storm: Storm, moment: float) -> bool:
+    return any(started_since(storm.lines, moment))
 
 
 def started_since(lines: list[Line], moment: float) -> Iterator[float]:

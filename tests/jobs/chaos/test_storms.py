@@ -29,7 +29,11 @@ def survived(storm: Storm, kills: int) -> None:
     assert sum(line.what == KILLED for line in lines) >= kills
     assert sum(line.what == START for line in lines) > kills, "there was hardly anything to kill"
     waits = sorted(rescue.seconds for rescue in storm.rescued())
-    told = f"half within {waits[len(waits) // 2]:.2f} s, the last within {waits[-1]:.2f} s" if waits else ""
+    told = (
+        f"half within {waits[len(waits) // 2]:.2f} s, the last within {waits[-1]:.2f} s"
+        if waits
+        else ""
+    )
     print(f"\n{storm.story()}\n{len(waits)} jobs rescued {told}")
 
 

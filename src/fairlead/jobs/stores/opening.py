@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from fairlead.config import shown
 from fairlead.errors import ConfigError
+from fairlead.jobs.stores.passwords import hide_password
 
 if TYPE_CHECKING:
     from fairlead.jobs.stores.base import Store
@@ -74,9 +75,4 @@ def postgres(url: str) -> Store:
 
 def hidden(url: str) -> str:
     """Show a URL without the password that may be in it."""
-    scheme, separator, rest = url.partition("://")
-    credentials, at, place = rest.rpartition("@")
-    if separator and at:
-        user = credentials.partition(":")[0]
-        return shown(f"{scheme}://{user}:…@{place}")
-    return shown(url)
+    return shown(hide_password(url))

@@ -1,7 +1,7 @@
 """The store in PostgreSQL: any number of processes, on any number of hosts.
 
-What a verb does is written in SQL functions (migrations/postgres): one call, one round trip, one transaction.  This file
-turns records into columns and rows into records.
+What a verb does is written in SQL functions (migrations/postgres): one call, one round trip, one transaction.  This
+file turns records into columns and rows into records.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from itertools import repeat
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
+
+import asyncpg
 
 from fairlead.errors import Misuse
 from fairlead.jobs.records import (
@@ -39,7 +41,9 @@ RUNNING = """
 SELECT j.dag, j.node, j.task, j.executor, d.tenant, j.worker, j.fence, j.acked IS NOT NULL, j.claimed_at, j.attempts,
     j.crashes, j.retries, j.retry_delay, d.cancelling
 FROM {}fairlead.jobs j {} JOIN fairlead.dags d ON d.dag = j.dag WHERE j.state = 'active'"""
-ALL_RUNNING = RUNNING.format("fairlead.active_jobs() a JOIN ", "ON j.dag = a.dag AND j.node = a.node")
+ALL_RUNNING = RUNNING.format(
+    "fairlead.active_jobs() a JOIN ", "ON j.dag = a.dag AND j.node = a.node"
+)
 RUNNING_OF_RUN = RUNNING.format("", "") + " AND j.dag = $1 ORDER BY j.node"
 LEAD = """
 INSERT INTO fairlead.leader AS l (process, epoch, until) VALUES ($1, 1, fairlead.clock() + $2)
@@ -69,9 +73,10 @@ WITH alive AS (
 SELECT fairlead.clock(), (SELECT array_agg(id) FROM alive) AS alive,
     (SELECT array_agg(j.dag || ' ' || j.node || ' ' || j.fence)
      FROM fairlead.dags d JOIN fairlead.jobs j ON j.dag = d.dag
-     WHERE d.cancelling AND d.completed_on IS NULL AND j.state = 'active' AND j.worker = ANY ($1::bigint[])) AS cancel"""
+     WHERE d.cancelling AND d.completed_on IS NULL AND j.state = 'active' AND j.worker = ANY ($1::bigint[]))"""
 WORKERS = """
-SELECT id, name, executor, slots, process, beats, until < fairlead.clock(), draining FROM fairlead.workers ORDER BY id"""
+SELECT id, name, executor, slots, process, beats, until < fairlead.clock(), draining
+FROM fairlead.workers ORDER BY id"""
 BURY = """
 WITH buried AS (
     DELETE FROM fairlead.workers WHERE id = ANY ($1::bigint[]) AND until < fairlead.clock() RETURNING id
@@ -86,6 +91,9 @@ RETIRE = """
 WITH told AS (INSERT INTO fairlead.news (workers) VALUES (true))
 DELETE FROM fairlead.workers WHERE id = ANY ($1::bigint[])"""
 
+# What the driver and the server say of text that cannot be stored.
+NO_TEXT = (asyncpg.exceptions.DataError, asyncpg.CharacterNotInRepertoireError)
+
 
 class PostgresStore(Operations):
     """A store in PostgreSQL; `postgresql://…?schema=fairlead&listen=on|off&pgbouncer=on|off&timeout=10`.
@@ -93,7 +101,9 @@ class PostgresStore(Operations):
     It holds at most three connections and one that listens; its twin holds one.
     """
 
-    def __init__(self, url: str, *, most: int = MOST, listen: bool = True, answer: float | None = None) -> None:
+    def __init__(
+        self, url: str, *, most: int = MOST, listen: bool = True, answer: float | None = None
+    ) -> None:
         super().__init__(url, most=most, listen=listen, answer=answer)
         self._offset: float | None = None  # the store's clock minus our monotonic one
         self._leads = False
@@ -213,13 +223,15 @@ class PostgresStore(Operations):
         return [RunningJob(*row) for row in rows]
 
     async def reread(self, dag: int) -> tuple[list[ReadyJob], list[RunningJob]]:
-        async with self._connections.hold() as connection, connection.transaction(isolation="repeatable_read"):
+        async with self._connections.transaction("repeatable_read") as connection:
             nodes = [row[0] for row in await connection.fetch(self._sql(REREAD), dag)]
             ready = await connection.fetch(
                 self._sql("SELECT * FROM fairlead.ready_of($1, $2)"), [dag] * len(nodes), nodes
             )
             running = await connection.fetch(self._sql(RUNNING_OF_RUN), dag)
-        return [ReadyJob(*row[1:]) for row in map(tuple, ready)], [RunningJob(*row) for row in running]
+        return [ReadyJob(*row[1:]) for row in map(tuple, ready)], [
+            RunningJob(*row) for row in running
+        ]
 
     async def take_news(self, process: str) -> News:
         rows = await self._fetch("SELECT * FROM fairlead.take_news($1)", process)
@@ -245,7 +257,9 @@ class PostgresStore(Operations):
             return []
         dags, nodes, workers, fences = zip(*claims, strict=True)
         call = 0 if acked else None
-        rows = await self._fetch(CLAIM, process, epoch, call, dags, nodes, workers, fences, again=True)
+        rows = await self._fetch(
+            CLAIM, process, epoch, call, dags, nodes, workers, fences, again=True
+        )
         if rows and not acked:
             self._hints.send()
         return [_claimed(row) for row in rows]
@@ -257,8 +271,16 @@ class PostgresStore(Operations):
         if wrong := set(columns[3]) - TRANSITIONS[ACTIVE]:
             raise ValueError(f"an active job cannot become {', '.join(sorted(wrong))}")
         # If the connection breaks the same call is made again, and knows by its number what it did already.
-        columns[5:] = [column if column.count(None) < len(column) else None for column in columns[5:]]
-        rows = await self._fetch(FINISH, process, *columns, randbits(62), again=True)
+        columns[5:] = [
+            column if column.count(None) < len(column) else None for column in columns[5:]
+        ]
+        call = randbits(62)
+        try:
+            rows = await self._fetch(FINISH, process, *columns, call, again=True)
+        except NO_TEXT:  # nothing that a job returns or says may keep it from ending
+            for place in (4, 5):
+                columns[place] = columns[place] and [_text(one) for one in columns[place]]
+            rows = await self._fetch(FINISH, process, *columns, call, again=True)
         finished = Finished([], [], [], [])
         refused = set()
         for row in map(tuple, rows):
@@ -295,7 +317,9 @@ class PostgresStore(Operations):
         return [row[0] for row in await self._fetch(BURY, workers, again=True)]
 
     async def executors(self) -> set[str]:
-        return {row[0] for row in await self._fetch("SELECT name FROM fairlead.executors", again=True)}
+        return {
+            row[0] for row in await self._fetch("SELECT name FROM fairlead.executors", again=True)
+        }
 
     # Workers
 
@@ -333,6 +357,11 @@ class PostgresStore(Operations):
     async def retire(self, workers: Sequence[int]) -> None:
         await self._fetch(RETIRE, workers, again=True)
         self._hints.send()
+
+
+def _text(text: str | None) -> str | None:
+    """Make of text what PostgreSQL takes as such: it knows neither NUL nor halves of characters."""
+    return text and text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _claimed(row: Any) -> Claimed:

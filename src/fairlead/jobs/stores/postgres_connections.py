@@ -4,8 +4,8 @@ Every failure that passes by itself (no server, a restart, a fail-over, read-onl
 takes too long) becomes `StoreUnavailable`, and the connection is not used again: the next call makes a new one.
 
 Behind pgbouncer in transaction mode a connection has another server in each transaction.  Then nothing is prepared by
-name, and each statement stands in a transaction of its own, so that its parts (parse, bind, execute) meet one server.  It
-is recognised by the server's process number, which a pooler cannot know when it greets; `?pgbouncer=on|off` decides it.
+name, and each statement stands in a transaction of its own, so that its parts (parse, bind, execute) meet one server.
+It is recognised by the server's process number, which a pooler cannot know when it greets; `?pgbouncer=on|off` decides.
 """
 
 from __future__ import annotations
@@ -29,14 +29,6 @@ ANSWER = 10.0  # seconds for an answer
 MOST = 3  # connections of one store
 SCHEMA = "fairlead"
 
-# What the driver raises when a connection is lost, refused or confused.
-DRIVER = (
-    OSError,
-    TimeoutError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-)
 # Classes of SQLSTATE (or single ones) of what passes by itself.
 PASSING = ("08", "25006", "25P02", "25P03", "26", "40", "53", "55", "57", "58", "F0", "XX")
 UNMIGRATED = ("3F000", "42P01", "42883", "42703")
@@ -122,6 +114,8 @@ def _seconds(text: str | None) -> float:
 def judged(error: BaseException, address: Address) -> StoreError | None:
     """Say an error of the driver in our words; None if it is nobody's but ours."""
     where = address.shown
+    if isinstance(error, ValueError):  # a value that cannot be sent; trying again would not help
+        return None
     if isinstance(error, TimeoutError):
         return StoreUnavailable(f"{where} does not answer; is it up, and can it be reached?")
     if isinstance(error, BROKEN):
@@ -163,6 +157,9 @@ class Connections:
     def __init__(self, address: Address, most: int = MOST) -> None:
         self.address = address
         self.pooled = bool(address.pooled)
+        # The server gives up first, and undoes what it began; we only if it says nothing at all.
+        self._answer = address.answer + 0.5
+        self._patience = str(int(address.answer * 1000))
         self._most = most
         self._idle: list[asyncpg.Connection[Any]] = []
         self._room: asyncio.Semaphore | None = None
@@ -180,9 +177,7 @@ class Connections:
             # As if there were a pooler, until it is known that there is none.
             self.pooled = True
             async with self.hold() as connection, connection.transaction():
-                server = await connection.fetchval(
-                    "SELECT pg_backend_pid()", timeout=self.address.answer
-                )
+                server = await connection.fetchval("SELECT pg_backend_pid()")
                 direct = server == connection.get_server_pid()
             if direct:
                 self.pooled = False
@@ -220,15 +215,16 @@ class Connections:
             task.result().terminate()
 
     async def _connect(self) -> asyncpg.Connection[Any]:
-        own = {} if self.pooled else {"application_name": "fairlead", "jit": "off"}
+        own = {"application_name": "fairlead", "jit": "off", "statement_timeout": self._patience}
         try:
             return await asyncpg.connect(
                 self.address.dsn,
                 timeout=CONNECT,
+                command_timeout=self._answer,
                 statement_cache_size=0 if self.pooled else 100,
                 # A plan is kept for as long as the connection: they follow keys, and do not age.
                 max_cached_statement_lifetime=0,
-                server_settings=own,
+                server_settings={} if self.pooled else own,
             )
         except (ValueError, asyncpg.exceptions.ClientConfigurationError) as error:
             raise ConfigError(
@@ -272,31 +268,29 @@ class Connections:
                 return connection
         return None
 
-    async def fetch(
-        self, sql: str, *args: Any, again: bool = False, timeout: float | None = None
-    ) -> Sequence[asyncpg.Record]:
+    async def fetch(self, sql: str, *args: Any, again: bool = False) -> Sequence[asyncpg.Record]:
         """Run one statement as one transaction.
 
         `again`: it may be run twice, so it is, if its connection broke.
         """
         for last in (not again, True):
             try:
-                async with self.hold() as connection:
-                    if not self.pooled:
-                        return await connection.fetch(
-                            sql, *args, timeout=timeout or self.address.answer
-                        )
-                    async with connection.transaction():
-                        return await connection.fetch(
-                            sql, *args, timeout=timeout or self.address.answer
-                        )
+                if not self.pooled:
+                    async with self.hold() as connection:
+                        return list(await connection.fetch(sql, *args))
+                async with self.transaction() as connection:
+                    return list(await connection.fetch(sql, *args))
             except StoreUnavailable as error:
                 if last or isinstance(error.__cause__, TimeoutError):
                     raise
         raise AssertionError("unreachable")
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[asyncpg.Connection[Any]]:
+    async def transaction(
+        self, isolation: str = "read_committed"
+    ) -> AsyncIterator[asyncpg.Connection[Any]]:
         """Run several statements in one transaction."""
-        async with self.hold() as connection, connection.transaction():
+        async with self.hold() as connection, connection.transaction(isolation=isolation):
+            if self.pooled:
+                await connection.execute(f"SET LOCAL statement_timeout = {self._patience}")
             yield connection

@@ -1,8 +1,8 @@
 """Hints between processes by LISTEN and NOTIFY: something was written, have a look.
 
 A hint is sent after the commit, in a transaction of its own, and no more often than every `GAP`: NOTIFY makes commits
-wait for each other, so it has no place in those that matter.  A hint may be lost with the process or the connection that
-sends or hears it; whoever waits also looks by itself now and then.
+wait for each other, so it has no place in those that matter.  A hint may be lost with the process or the connection
+that sends or hears it; whoever waits also looks by itself now and then.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ RUN = f"""
 SELECT d.dag, d.name, d.tenant, d.key, {STATE}, d.soft, d.hard, d.created_at, d.start_at,
     coalesce(d.started_at, f.claimed_at), d.completed_on, d.remaining, d.jobs, d.cancelling
 FROM {{0}} d LEFT JOIN fairlead.jobs f
-    ON f.dag = d.dag AND f.node = 0 AND d.started_at IS NULL AND d.jobs = 1 WHERE """  # noqa: S608
+    ON f.dag = d.dag AND f.node = 0 AND d.started_at IS NULL AND d.jobs = 1 WHERE """
 JOBS = """
 SELECT j.dag, j.node, j.name, j.task, j.executor, j.state, j.needs, j.waits, j.level, j.estimate, j.soft, j.hard,
     j.attempts, j.crashes, j.retries, j.start_at, j.ready_at, j.claimed_at, j.started_at, j.completed_on, j.worker,
@@ -64,7 +64,7 @@ class Operations:
 
     async def _did(self, verb: str, *args: Any) -> bool:
         places = ", ".join(f"${place}" for place in range(1, len(args) + 1))
-        rows = await self._fetch(f"SELECT fairlead.{verb}({places})", *args)  # noqa: S608
+        rows = await self._fetch(f"SELECT fairlead.{verb}({places})", *args)
         if rows[0][0]:
             self._hints.send()
         return bool(rows[0][0])
@@ -94,7 +94,9 @@ class Operations:
         if state is not None:
             if state not in IN_STATE:
                 args.append(state)  # type: ignore[arg-type]
-            terms.append(IN_STATE.get(state, f"d.completed_on IS NOT NULL AND d.state = ${len(args)}"))
+            terms.append(
+                IN_STATE.get(state, f"d.completed_on IS NOT NULL AND d.state = ${len(args)}")
+            )
         if tenant is not None:
             args.append(tenant)  # type: ignore[arg-type]
             terms.append(f"d.tenant = ${len(args)}")
@@ -107,7 +109,7 @@ class Operations:
     async def jobs(self, dag: int) -> list[JobRow]:
         sql = f"{JOBS.format('')} UNION ALL {JOBS.format('archived_')} ORDER BY 2"
         rows = await self._fetch(sql, dag, again=True)
-        return [JobRow(*row[:6], tuple(row[6] or ()), *row[7:]) for row in map(tuple, rows)]
+        return [JobRow(*row)._replace(needs=tuple(row[6] or ())) for row in rows]
 
     async def cancel(self, dag: int) -> bool:
         return await self._did("cancel", dag)
@@ -121,12 +123,17 @@ class Operations:
     async def retry(self, dag: int) -> bool:
         return await self._did("retry", dag)
 
-    async def set_sla(self, dag: int, soft: float | None, hard: float | None, node: int | None = None) -> bool:
+    async def set_sla(
+        self, dag: int, soft: float | None, hard: float | None, node: int | None = None
+    ) -> bool:
         return await self._did("set_sla", dag, node, soft, hard)
 
     async def states(self) -> dict[str, int]:
         sql = "SELECT state, count(*) FROM fairlead.jobs GROUP BY state"
-        return {**dict.fromkeys(TRANSITIONS, 0), **dict(map(tuple, await self._fetch(sql, again=True)))}
+        return {
+            **dict.fromkeys(TRANSITIONS, 0),
+            **dict(map(tuple, await self._fetch(sql, again=True))),
+        }
 
     async def oldest_ready(self) -> float | None:
         sql = (
@@ -177,12 +184,16 @@ class Operations:
         await self._fetch(sql, tasks, means, runs, again=True)
 
     async def settings(self) -> dict[str, str]:
-        return dict(map(tuple, await self._fetch("SELECT name, value FROM fairlead.settings", again=True)))
+        return dict(
+            map(tuple, await self._fetch("SELECT name, value FROM fairlead.settings", again=True))
+        )
 
     async def set_setting(self, name: str, value: str | None) -> None:
         told = "WITH told AS (INSERT INTO fairlead.news (settings) VALUES (true))"
         if value is None:
-            await self._fetch(f"{told} DELETE FROM fairlead.settings WHERE name = $1", name, again=True)
+            await self._fetch(
+                f"{told} DELETE FROM fairlead.settings WHERE name = $1", name, again=True
+            )
         else:
             sql = f"{told} INSERT INTO fairlead.settings VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = $2"
             await self._fetch(sql, name, value, again=True)
@@ -193,8 +204,8 @@ class Operations:
             "SELECT name, cron, timezone, run, misfire, cursor, paused FROM fairlead.schedules "
             'ORDER BY name COLLATE "C"'
         )
-        rows = map(tuple, await self._fetch(sql, again=True))
-        return [Schedule(*row[:3], json.loads(row[3]), *row[4:]) for row in rows]
+        rows = await self._fetch(sql, again=True)
+        return [Schedule(*row)._replace(run=json.loads(row[3])) for row in rows]
 
     async def put_schedule(self, schedule: Schedule) -> None:
         values = schedule._replace(run=json.dumps(schedule.run))  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """The schema in PostgreSQL: which version it has, and bringing it up to date.
 
-All steps that are missing run in one transaction under an advisory lock that ends with it, so any number of processes may
-start at once, also behind pgbouncer, and a step that fails leaves nothing behind.  `lock_timeout` keeps a step that must
-wait for somebody's lock from making everybody else wait behind it: it gives up, and can be run again.
+All steps that are missing run in one transaction under an advisory lock that ends with it, so any number of processes
+may start at once, also behind pgbouncer, and a step that fails leaves nothing behind.  `lock_timeout` keeps a step that
+must wait for somebody's lock from making everybody else wait behind it: it gives up, and can be run again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ async def version_of(connection: asyncpg.Connection[Any], address: Address) -> i
     table = f'"{address.schema}".migrations'
     if await connection.fetchval("SELECT to_regclass($1)::text", table) is None:
         return 0
-    found: int | None = await connection.fetchval(f"SELECT max(number) FROM {table}")  # noqa: S608
+    found: int | None = await connection.fetchval(f"SELECT max(number) FROM {table}")
     return found or 0
 
 
@@ -42,7 +42,10 @@ async def migrate(connections: Connections) -> list[str]:
     address = connections.address
     known = migrations.steps("postgres")
     async with connections.transaction() as connection:
-        await connection.execute(f"SELECT pg_advisory_xact_lock({LOCK})", timeout=LONGEST)
+        await connection.execute(
+            f"SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock({LOCK})",
+            timeout=LONGEST,
+        )
         taken = await version_of(connection, address)
         missing = migrations.missing(taken, known, address.shown)
         if not missing:
@@ -57,6 +60,6 @@ async def migrate(connections: Connections) -> list[str]:
         for step in missing:
             await connection.execute(step.sql, timeout=LONGEST)
             await connection.execute(
-                f"INSERT INTO migrations (number, name) VALUES ({step.number}, '{step.name}')"  # noqa: S608
+                f"INSERT INTO migrations (number, name) VALUES ({step.number}, '{step.name}')"
             )
     return [step.name for step in missing]

@@ -1,8 +1,8 @@
 """Submissions on their way into PostgreSQL: runs turned into columns, and the caller's own connection.
 
-`submit(connection=…)` takes a connection of asyncpg (also one of a pool) or of psycopg (async, or sync, which is then used
-in a thread while `submit` waits) with an open transaction.  Everything happens in that transaction: nobody sees the run
-before it commits, and nothing is left of it if it does not.
+`submit(connection=…)` takes a connection of asyncpg (also one of a pool) or of psycopg (async, or sync, which is then
+used in a thread while `submit` waits) with an open transaction.  Everything happens in that transaction: nobody sees
+the run before it commits, and nothing is left of it if it does not.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def columns_of(runs: Sequence[NewRun]) -> list[Any]:
     sizes = [len(run.jobs) for run in runs]
     linked = any(needs)
     single = len(jobs) == len(runs) and all(sizes)
-    places = None if single else list(chain.from_iterable(map(repeat, range(1, len(runs) + 1), sizes)))
+    places = (
+        None if single else list(chain.from_iterable(map(repeat, range(1, len(runs) + 1), sizes)))
+    )
     starts = [run.start_at for run in runs]
     return [
         [run.name for run in runs],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 OLDEST_SQLITE = (3, 33, 0)  # UPDATE … FROM
 APPLICATION = 0x46524C44  # "FRLD": tells our files from other people's databases
 NETWORKS = frozenset({"afs", "cifs", "fuse.sshfs", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"})
+ESCAPED = re.compile(r"\\([0-7]{3})")  # a space in the name of a mount
 PATIENCE = 60.0  # for a lock that another process holds
 
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
@@ -103,7 +105,7 @@ def mounted(path: Path) -> str:
     here = str(path.resolve())
     for line in lines:
         left, _, right = line.partition(" - ")
-        point = left.split(" ")[4].encode().decode("unicode_escape")
+        point = ESCAPED.sub(lambda found: chr(int(found[1], 8)), left.split(" ")[4])
         inside = here == point or here.startswith(point.rstrip("/") + "/")
         # A later mount on the same point hides an earlier one.
         if inside and len(point) >= len(best):

@@ -29,6 +29,7 @@ from fairlead.jobs.stores.sqlite_rows import (
     JOINED,
     NODE,
     SHIFT,
+    clean,
     compact,
     count,
     gathered,
@@ -163,7 +164,7 @@ def finish(
             else:
                 fruitless += following
         if state == COMPLETED:
-            completed.append((key, ending.result))
+            completed.append((key, clean(ending.result)))
             continue
         others.append(other_values(key, state, ending, now))
         if state == RETRY:
@@ -198,7 +199,7 @@ def is_leader(connection: sqlite3.Connection, process: str) -> bool:
 def other_values(key: int, state: str, ending: Ending, now: float) -> tuple[Any, ...]:
     start_at = not_before(now + ending.delay) if state == RETRY and ending.delay > 0 else 0
     done = None if state == RETRY else now
-    return (key, state, start_at, ending.attempts, ending.crashes, ending.error, done)
+    return (key, state, start_at, ending.attempts, ending.crashes, clean(ending.error), done)
 
 
 def write_endings(

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
-Work = "Callable[[sqlite3.Connection], Any]"
 MOST_AT_ONCE = 64
 RECONNECT = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM})
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.jobs.records import Beat, News, ReadyJob, RunningJob, WorkerRow
 from fairlead.jobs.stores.sqlite_rows import (
+    ACTIVE_JOINED,
     AMONG,
     IS_READY,
     JOINED,
@@ -24,7 +25,7 @@ from fairlead.jobs.stores.sqlite_rows import (
     id_of,
     key_of,
     ready_among,
-    ready_job,
+    ready_jobs,
     running_job,
     tell,
 )
@@ -80,13 +81,13 @@ def ready(
         f"WHERE {IS_READY} AND jobs.id > ? ORDER BY jobs.id LIMIT ?"
     )
     first = -1 if after is None else key_of(*after)
-    return [ready_job(row) for row in gathered(connection, READY_JOB, source, first, limit)]
+    return ready_jobs(gathered(connection, READY_JOB, source, first, limit))
 
 
 def running(connection: sqlite3.Connection) -> list[RunningJob]:
     """Tell all that is active."""
     rows = gathered(
-        connection, RUNNING_JOB, f"{JOINED} WHERE jobs.state = 'active' ORDER BY jobs.id"
+        connection, RUNNING_JOB, f"{ACTIVE_JOINED} WHERE jobs.state = 'active' ORDER BY jobs.id"
     )
     return [running_job(row) for row in rows]
 
@@ -94,8 +95,8 @@ def running(connection: sqlite3.Connection) -> list[RunningJob]:
 def reread(connection: sqlite3.Connection, dag: int) -> tuple[list[ReadyJob], list[RunningJob]]:
     """Tell what of one run is ready and what is active, in one statement and so at one instant."""
     found = connection.execute(
-        "SELECT json_group_array(json(value)) FROM ("
-        f"SELECT json_array(jobs.state = 'active', iif(jobs.state = 'active', {RUNNING_JOB}, {READY_JOB})) AS value "
+        "SELECT '[' || coalesce(group_concat(value), '') || ']' FROM (SELECT json_array(jobs.state = 'active', "
+        f"json(iif(jobs.state = 'active', {RUNNING_JOB}, {READY_JOB}))) AS value "
         f"FROM {JOINED} WHERE {OF_RUN} AND (jobs.state = 'active' OR {IS_READY}) ORDER BY jobs.id)",
         (dag, dag),
     ).fetchone()
@@ -104,8 +105,8 @@ def reread(connection: sqlite3.Connection, dag: int) -> tuple[list[ReadyJob], li
         if runs:
             active.append(running_job(row))
         else:
-            waiting.append(ready_job(row))
-    return waiting, active
+            waiting.append(row)
+    return ready_jobs(waiting), active
 
 
 def orphans(connection: sqlite3.Connection, ack: float, now: float) -> list[RunningJob]:
@@ -116,7 +117,7 @@ def orphans(connection: sqlite3.Connection, ack: float, now: float) -> list[Runn
     rows = gathered(
         connection,
         RUNNING_JOB,
-        f"{JOINED} WHERE jobs.state = 'active' AND (jobs.worker NOT IN (SELECT id FROM workers) "
+        f"{ACTIVE_JOINED} WHERE jobs.state = 'active' AND (jobs.worker NOT IN (SELECT id FROM workers) "
         "OR jobs.acked = 0 AND (jobs.claimed_at <= ? OR jobs.claimed_at > ?)) ORDER BY jobs.id",
         now - ack,
         now + 1,
@@ -152,7 +153,7 @@ def take_news(connection: sqlite3.Connection) -> News:
             f"ON jobs.id BETWEEN (dags.id << {SHIFT}) AND (dags.id << {SHIFT}) + {NODE} WHERE {IS_READY}",
             compact(refreshed),
         )
-        found.update((job[:2], job) for job in map(ready_job, rows))
+        found.update((job[:2], job) for job in ready_jobs(rows))
     still = active_among(connection, ended)
     over = over_among(connection, sorted(set(said("over"))))
     return News(

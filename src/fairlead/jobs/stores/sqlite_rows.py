@@ -25,15 +25,19 @@ IS_UNSTARTED = "jobs.state IN ('created', 'retry', 'suspended')"
 AMONG = "jobs.id IN (SELECT value FROM json_each(?))"
 OF_RUN = f"jobs.id BETWEEN (? << {SHIFT}) AND (? << {SHIFT}) + {NODE}"
 
+# In the order of ReadyJob's fields: at a start a million of them are read.
 READY_JOB = (
-    "json_array(jobs.id, jobs.name, jobs.task, jobs.executor, dags.tenant, jobs.level, jobs.height, jobs.estimate, "
-    "jobs.soft, jobs.hard, jobs.ready_at, jobs.start_at, dags.started_at IS NOT NULL)"
+    f"json_array(jobs.id >> {SHIFT}, jobs.id & {NODE}, jobs.name, jobs.task, jobs.executor, "
+    "dags.tenant, jobs.level, jobs.height, jobs.estimate, jobs.soft, jobs.hard, jobs.ready_at, "
+    "jobs.start_at, dags.started_at IS NOT NULL)"
 )
 RUNNING_JOB = (
     "json_array(jobs.id, jobs.task, jobs.executor, dags.tenant, jobs.worker, jobs.fence, jobs.acked, "
     "jobs.claimed_at, jobs.attempts, jobs.crashes, jobs.retries, jobs.retry_delay, jobs.cancelling)"
 )
 JOINED = f"jobs JOIN dags ON dags.id = jobs.id >> {SHIFT}"
+# Left to itself, SQLite would walk all jobs for the sake of their order.
+ACTIVE_JOINED = f"jobs INDEXED BY jobs_active CROSS JOIN dags ON dags.id = jobs.id >> {SHIFT}"
 RUN = (
     "id, name, tenant, key, state, soft, hard, created_at, start_at, started_at, completed_on, left, jobs, "
     "cancelling"
@@ -66,6 +70,13 @@ def compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def clean(text: str | None) -> str | None:
+    """Let nothing that a job returned or raised stand in the way of its own end."""
+    if text is None or text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode()
+
+
 def nodes(text: str | None) -> tuple[int, ...]:
     return tuple(json.loads(text)) if text else ()
 
@@ -82,15 +93,8 @@ def gathered(
     return rows
 
 
-def ready_job(row: Sequence[Any]) -> ReadyJob:
-    key, name, task, executor, tenant, level, height, estimate, soft, hard, *rest = row
-    ready_at, start_at, active = rest
-    # fmt: off
-    return ReadyJob(
-        key >> SHIFT, key & NODE, name, task, executor, tenant, level, float(height), estimate, soft, hard,
-        ready_at, start_at, bool(active),
-    )
-    # fmt: on
+def ready_jobs(rows: Iterable[Sequence[Any]]) -> list[ReadyJob]:
+    return list(map(ReadyJob._make, rows))
 
 
 def running_job(row: Sequence[Any]) -> RunningJob:
@@ -125,7 +129,7 @@ def ready_among(connection: sqlite3.Connection, keys: Iterable[int]) -> list[Rea
         f"{JOINED} WHERE {AMONG} AND {IS_READY} ORDER BY jobs.id",
         compact(list(keys)),
     )
-    return [ready_job(row) for row in rows]
+    return ready_jobs(rows)
 
 
 def count(connection: sqlite3.Connection, changes: Mapping[str, int]) -> None:

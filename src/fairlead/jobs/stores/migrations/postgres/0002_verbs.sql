@@ -116,8 +116,9 @@ END $$;
 CREATE FUNCTION results_of(of_dag bigint, of_nodes integer[]) RETURNS text[] LANGUAGE sql STABLE
 SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
-    SELECT array_agg(j.result ORDER BY u.place)
-    FROM unnest(of_nodes) WITH ORDINALITY AS u(node, place) JOIN jobs j ON j.dag = ANY (ARRAY[of_dag]) AND j.node = u.node
+    -- One look-up each: joined, it would be tempting to read the whole run.
+    SELECT array_agg((SELECT j.result FROM jobs j WHERE j.dag = of_dag AND j.node = u.node) ORDER BY u.place)
+    FROM unnest(of_nodes) WITH ORDINALITY AS u(node, place)
 $$;
 
 -- Apply endings: the jobs, those that wait for them, the runs, and the news, or nothing.
@@ -386,7 +387,7 @@ BEGIN
             j.estimate, j.soft, j.hard, j.ready_at, j.start_at,
             d.started_at IS NOT NULL OR j.claimed_at IS NOT NULL
         FROM unnest(f_dags) AS f JOIN dags d ON d.dag = ANY (ARRAY[f]) JOIN jobs j ON j.dag = ANY (ARRAY[f])
-        WHERE d.completed_on IS NULL AND j.waits = 0 AND j.state IN ('created', 'retry')
+        WHERE CASE WHEN d.completed_on IS NULL THEN j.waits = 0 AND j.state IN ('created', 'retry') END
         ORDER BY j.dag + 0, j.node + 0;
     END IF;
 END $$;
