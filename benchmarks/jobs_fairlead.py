@@ -209,7 +209,7 @@ async def start(url: str, jobs: int) -> Figures:
         async with made.jobs:
             await meter.wait()
             took = time.perf_counter() - began
-            await settled()
+            await settled(jobs)
             tell_and_leave({START: took, BYTES: (resident() - before) / jobs})
     return {}
 
@@ -219,9 +219,9 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def settled() -> None:
+async def settled(jobs: int) -> None:
     """Wait until memory no longer grows: what is not in the frontier yet is still being read."""
     before = 0
-    while (now := resident()) > before + 64 * 1024 or now == 0:
+    while (now := resident()) > before + 64 * 1024:
         before = now
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(1.0 if jobs > BATCH else 0.1)

@@ -20,6 +20,8 @@ from benchmarks import (
     gateway_overload,
     gateway_plot,
     harness,
+    jobs,
+    jobs_figures,
     memory,
     peers,
     tasks,
@@ -28,11 +30,13 @@ from benchmarks.figures import Chapter, Figures, between, section, short_table
 from benchmarks.gateway_kept import Kept, Shared
 from benchmarks.gateway_overload import Answer, Phases
 from benchmarks.harness import HEAP, Result, Table, Target
+from benchmarks.jobs_engine import Engine
 from benchmarks.report import markdown, plain, summary
 from benchmarks.shapes import FLOWS
 from benchmarks.sizes import Sizes
 from benchmarks.steady import Steady
 from tests.engines import binary
+from tests.engines_postgres import binaries
 
 TINY = Sizes(
     tasks=40,
@@ -48,6 +52,8 @@ TINY = Sizes(
     memory=40,
     load=0.1,
     storm=0.5,
+    jobs=40,
+    stored=400,
     plot="",
 )
 
@@ -191,6 +197,33 @@ def test_every_case_of_the_flows_suite_runs():
     if binary() is not None:
         assert "| quota through Redis, decisions a second per process |" in told
     assert told.count("of the rate of a bare handler") == 2
+
+
+@pytest.mark.slow
+def test_every_case_of_the_jobs_suite_runs():
+    results = []
+    for cases in jobs.tables(TINY):
+        results.append(harness.run(cases, 1))
+        check(results[-1])
+    told = short_table(jobs_figures.rows(Figures([plain(result) for result in results])))
+    assert "| drain on SQLite, a second |" in told
+    if binaries() is not None:
+        assert "| drain on PostgreSQL, runs of one job, a second |" in told
+        assert told.count("per node") == 2
+        assert told.count("memory per ready job") == 2
+
+
+def test_peers_of_jobs_that_are_not_installed_are_left_out_with_a_note(monkeypatch):
+    monkeypatch.setattr(jobs, "find_spec", lambda name: None)
+    first = next(jobs.draining(TINY, Engine()))
+    assert list(first.cases) == [jobs.FLOOR, jobs.RUNS, jobs.NODES]
+    assert first.notes[1:] == [
+        "pgqueuer is not installed: left out.",
+        "procrastinate is not installed: left out.",
+    ]
+    (table,) = jobs.embedded(TINY)
+    assert list(table.cases) == [jobs.RUNS, jobs.NODES]
+    assert "huey is not installed: left out." in table.notes
 
 
 def test_every_contended_flow_waits():

@@ -18,8 +18,12 @@
       StoreError                    the database of jobs
         StoreUnavailable            it cannot be reached, or refuses for now; nothing was changed, try again
         SchemaMismatch              its tables are of another version; the message says which command helps
+      BrokerFault                   a Kafka broker or the way to it; .retriable and .fatal say what helps
+        CommitRefused               offsets were not stored; .refused names the partitions
       PolicyError                   a policy, planner or capacity broke its contract; names it and the ticket
+      SchedulerFailed               a stream scheduler could not be made, or is stuck; names its class
       Misuse (a RuntimeError)       a call in a state that forbids it; nothing has changed
+        StreamMisuse                a stream scheduler's call; names its class, the topic and the job's age
 
 The core writes verdicts on tickets; doors raise.  A message says what happened, to what, and what to do.
 """
@@ -29,7 +33,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from fairlead.core.ticket import Ticket
 
@@ -160,12 +164,56 @@ class SchemaMismatch(StoreError):
     """The tables are of another version than this Fairlead needs."""
 
 
+class BrokerFault(FairleadError):
+    """A Kafka broker, or the way to it, failed.
+
+    `retriable`: the same call may succeed later, with this client.  `fatal`: this client is of no more use; close
+    it and make another.  Neither: the call was wrong, or the settings are.
+    """
+
+    def __init__(self, message: str, *, retriable: bool = False, fatal: bool = False) -> None:
+        super().__init__(message)
+        self.retriable = retriable
+        self.fatal = fatal
+
+
+class CommitRefused(BrokerFault):
+    """Offsets were not stored.
+
+    `refused` names the partitions.  Retriable: a rebalance is going on, or the broker is away; try again at the
+    next interval.  Not retriable: the membership is gone, and with it the right to commit.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        refused: Iterable[tuple[str, int]] = (),
+        retriable: bool = False,
+        fatal: bool = False,
+    ) -> None:
+        super().__init__(message, retriable=retriable, fatal=fatal)
+        self.refused = tuple(refused)
+
+
 class PolicyError(FairleadError):
     """A user-written policy, planner or capacity broke its contract."""
 
 
 class Misuse(FairleadError, RuntimeError):
     """A call in a state that forbids it; nothing has changed."""
+
+
+class StreamMisuse(Misuse):
+    """A stream scheduler did with a job what its state forbids; nothing has changed.  `job` is that job, or None."""
+
+    def __init__(self, message: str, *, job: Any = None) -> None:
+        super().__init__(message)
+        self.job = job
+
+
+class SchedulerFailed(FairleadError):
+    """A stream scheduler could not be made, or does not return from a call."""
 
 
 class SelfDeadlockWarning(RuntimeWarning):

@@ -35,6 +35,7 @@ class Desk:
         self.batches: list[int] = []
         self.drained: list[int] = []
         self.retired: list[int] = []
+        self.ended_before_retiring = 0
         self.away = False
         self.on_finish: Callable[[list[Ending]], Any] | None = None
         self.hints: asyncio.Event | None = None
@@ -99,6 +100,7 @@ class Desk:
         self._check()
         await asyncio.sleep(0)
         with self.lock:
+            self.ended_before_retiring = len(self.ends)
             for worker in workers:
                 self.workers.pop(worker, None)
                 self.retired.append(worker)

@@ -215,7 +215,7 @@ class FrontierMachine(RuleBasedStateMachine):
             self.tested.ended_run(dag, self.now)
         tested = self.tested
         assert not tested._tickets
-        assert not tested._delayed
+        assert not tested.delayed
         assert not tested.room.dags.active
         assert not tested.orders.register.cohorts
         assert not tested.orders.register.since

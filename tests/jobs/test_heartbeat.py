@@ -199,6 +199,7 @@ def test_a_result_that_waits_for_the_store_survives_a_lost_lease_if_its_fence_do
         assert [ending.fence for ending in desk.endings] == [kept.fence]
         assert [ending.fence for ending in desk.refused] == [taken.fence]
         await until(lambda: crew.workers)
+        assert desk.ended_before_retiring == 2
         await crew.stop()
 
     asyncio.run(scene())

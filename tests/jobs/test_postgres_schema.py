@@ -218,7 +218,7 @@ async def test_plans_made_on_empty_tables_are_right_for_full_ones(url, connectio
             "completed": 57,
         }
         assert max(looked.values()) < 50 * 30, looked
-        news = await blocks(store, "take_news('me')")
+        news = await blocks(store, "take_news('me', 5000)")
         assert news < 4000 * 15
     finally:
         await store.close()
@@ -377,3 +377,28 @@ async def test_a_server_that_is_reached_directly_is_known_as_such(url):
     assert (await forced.submit([new_run()]))[0].new
     await forced.close()
     assert plain(url) == shared_url()
+
+
+async def test_a_heap_of_news_is_taken_piece_by_piece(url, monkeypatch):
+    monkeypatch.setattr("fairlead.jobs.stores.postgres.NEWS_AT_ONCE", 3)
+    store = PostgresStore(url, listen=False)
+    await store.migrate()
+    await store.open()
+    try:
+        await store.submit([new_run()])
+        await store.lead("me", 1000.0)
+        assert (await store.take_news("me")).ready == [], "older than its lead: it reads everything"
+        dags = [(await store.submit([new_run()]))[0].dag for _ in range(7)]
+        while await store.wait_for_news(0.0):
+            pass
+        found: list[int] = []
+        for more in (True, True, False):
+            found += (await store.take_news("me")).refreshed
+            assert await store.wait_for_news(0.0) is more
+        assert found == dags
+        assert await store.lead("me", 1000.0)
+        (run,) = await store.submit([new_run()])
+        assert await store.lead("me", 1000.0)
+        assert (await store.take_news("me")).refreshed == [run.dag], "it led all the time"
+    finally:
+        await store.close()

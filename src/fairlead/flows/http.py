@@ -23,6 +23,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 JSON = b"application/json"
 PROBLEM = b"application/problem+json"
+USUAL = [JSON]
 LARGEST_BODY = 64 * 1024
 MOST_PROBLEMS = 50
 # The sentences of pydantic, in the words of this project.
@@ -115,16 +116,18 @@ async def respond(send: Send, answer: Answer, *, bodiless: bool = False) -> None
 async def read_json(scope: Scope, receive: Receive, kind: type[BodyType]) -> BodyType:
     """Read a body as JSON of that kind, or say everything that is wrong with it."""
     media = [value for name, value in scope["headers"] if name == b"content-type"]
-    if len(media) != 1 or media[0].split(b";", 1)[0].strip().lower() != JSON:
+    if media != USUAL and (
+        len(media) != 1 or media[0].split(b";", 1)[0].strip().lower() != JSON
+    ):
         raise Problem(415, "not_json", "send the body as content-type: application/json")
     message = await receive()
     body = message.get("body", b"")
-    if message.get("more_body", False) or message["type"] == "http.disconnect":
+    if message.get("more_body") or message["type"] == "http.disconnect":
         body = await _rest_of(message, receive)
     if len(body) > LARGEST_BODY:
         raise _too_large()
     try:
-        return kind.model_validate_json(body)
+        return kind.__pydantic_validator__.validate_json(body)  # type: ignore[no-any-return]
     except ValidationError as error:
         raise _unusable(error) from None
 

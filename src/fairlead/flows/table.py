@@ -15,6 +15,7 @@ from fairlead.core.ticket import RUNNING
 if TYPE_CHECKING:
     from fairlead.flows.flow import Flow
 
+LOOKS = range(2)
 MOST_FLOWS = 1_000_000
 MOST_UNLIMITED = 100_000  # of these there is nothing to give back
 
@@ -64,12 +65,13 @@ class FlowTable:
 
     def _sweep(self) -> None:
         flows, turns = self._flows, self._turns
-        for _ in range(min(2, len(turns))):
-            key = turns.popleft()
-            flow = flows.get(key)
+        for _ in LOOKS:
+            if not turns:
+                return
+            flow = flows.get(turns[0])
             if flow is None:
-                continue
-            if flow.state is RUNNING:
-                turns.append(key)
+                turns.popleft()
+            elif flow.state is RUNNING:
+                turns.rotate(-1)
             else:
-                del flows[key]  # the gate has ended it
+                del flows[turns.popleft()]  # the gate has ended it

@@ -9,13 +9,13 @@ has been here for `LINGER` seconds (it is paused, or its end went unheard) is ac
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fairlead.core.gate import Change, Gate
 from fairlead.core.ticket import RUNNING, WAITING, Outcome
+from fairlead.jobs.later import Later
 from fairlead.jobs.orders import Orders
 from fairlead.jobs.reasons import reason
 from fairlead.jobs.records import ReadyJob
@@ -67,8 +67,7 @@ class Frontier:
         )
         self.gate = gate(self.orders.lines, self.room)
         self._tickets: dict[int, Ticket] = {}  # waiting and running, by number
-        self._later: list[tuple[float, int]] = []  # when to start, and which
-        self._delayed: dict[int, dict[int, ReadyJob]] = {}  # the same by DAG and number
+        self._later = Later()
         self._started: list[Ticket] = []
         self._idle: dict[int, float] = {}  # active DAGs of which nothing is here, since when
         self._names: dict[str, str] = {}
@@ -82,7 +81,7 @@ class Frontier:
 
         What waits here already is brought up to date, and what runs is left alone.
         """
-        tickets, delayed, active = self._tickets, self._delayed, self.room.dags.active
+        tickets, later, active = self._tickets, self._later, self.room.dags.active
         arriving: dict[int, ReadyJob] = {}
         outdated: list[Ticket] = []
         begun: dict[int, None] = {}
@@ -105,13 +104,12 @@ class Frontier:
             since = now - self.orders.register.burst
             self._adjust("dags", "begin", (list(begun), since), now=now)
         for number, job in list(arriving.items()):
-            if delayed and job.dag in delayed and number in delayed[job.dag]:
-                self._forget_delayed(job.dag, number)
             if job.start_at > now:
-                delayed.setdefault(job.dag, {})[number] = self._lean(job)
-                heappush(self._later, (job.start_at, number))
+                later.add(self._lean(job))
                 self._idle.pop(job.dag, None)
                 del arriving[number]
+            elif later:
+                later.remove(job.dag, job.node)
         # In order of arrival a line of the old costs little.
         self._enlist(sorted(arriving.values(), key=attrgetter("ready_at")), now)
 
@@ -151,8 +149,7 @@ class Frontier:
                 if known.state is not WAITING:
                     continue
                 waiting.append(known)
-            elif number in self._delayed.get(job.dag, ()):
-                self._forget_delayed(job.dag, number)
+            self._later.remove(job.dag, job.node)
             ticket = JobTicket(job, job.claimed_at)
             ticket.state = RUNNING
             ticket.started_at = job.claimed_at
@@ -178,9 +175,9 @@ class Frontier:
         if chosen is not None:
             waiting = [ticket for ticket in waiting if ticket.work.node in chosen]
         unclaimed = [ticket for ticket in waiting if ticket.state is RUNNING]
-        for number in list(self._delayed.get(dag, ())):
-            if chosen is None or number & 0xFFFFFFFF in chosen:
-                self._forget_delayed(dag, number)
+        for node in self._later.nodes(dag):
+            if chosen is None or node in chosen:
+                self._later.remove(dag, node)
         self._withdraw([ticket for ticket in waiting if ticket.state is WAITING], now)
         for ticket in unclaimed:
             del self._tickets[number_of(id_of(ticket))]
@@ -193,29 +190,16 @@ class Frontier:
         if tickets:
             self._note(self.gate.withdraw(tickets, now))
 
-    def _forget_delayed(self, dag: int, number: int) -> None:
-        jobs = self._delayed[dag]
-        del jobs[number]
-        if not jobs:
-            del self._delayed[dag]
-        if len(self._later) > 64 + 2 * sum(map(len, self._delayed.values())):
-            self._later = sorted(
-                (job.start_at, number)
-                for jobs in self._delayed.values()
-                for number, job in jobs.items()
-            )
-
     def ended(self, ids: Iterable[Id], now: float) -> None:
         """Take room back; what waits is not to be run any more; unknown ids are ignored."""
-        tickets, delayed = self._tickets, self._delayed
+        tickets, later = self._tickets, self._later
         finished: list[Ticket] = []
         waiting: list[Ticket] = []
         for dag, node in ids:
             number = dag << 32 | node
             ticket = tickets.get(number)
             if ticket is None:
-                if delayed and number in delayed.get(dag, ()):
-                    self._forget_delayed(dag, number)
+                if later and later.remove(dag, node):
                     self._note_idle(dag, now)
             elif ticket.state is WAITING:
                 waiting.append(ticket)
@@ -251,7 +235,7 @@ class Frontier:
             dag in self.room.dags.active
             and not self.room.dags.running(dag)
             and dag not in self.orders.register.cohorts
-            and dag not in self._delayed
+            and dag not in self._later
         ):
             self._idle.setdefault(dag, now)
 
@@ -273,25 +257,14 @@ class Frontier:
     def due(self) -> float:
         """When to call `advance` next."""
         due = min(self.gate.next_wakeup(self.gate.now), self.orders.due(self.room))
-        if self._later:
-            due = min(due, self._later[0][0])
+        due = min(due, self._later.due())
         if self._idle:
             due = min(due, next(iter(self._idle.values())) + LINGER)
         return due
 
     def advance(self, now: float) -> None:
         """Let time pass."""
-        arrived: list[ReadyJob] = []
-        later = self._later
-        while later and later[0][0] <= now:
-            start_at, number = heappop(later)
-            jobs = self._delayed.get(number >> 32, {})
-            job = jobs.get(number)
-            if job is not None and job.start_at == start_at:
-                arrived.append(job)
-                del jobs[number]
-                if not jobs:
-                    del self._delayed[job.dag]
+        arrived = list(self._later.take(now))
         if arrived:
             self._enlist(arrived, now)
         else:
@@ -355,15 +328,12 @@ class Frontier:
 
     def explain(self, job: Id, now: float) -> str:
         """Say in one sentence why a job does not run."""
-        number = number_of(job)
-        delayed = self._delayed.get(job[0], {}).get(number)
-        return reason(self, self._tickets.get(number), delayed, now)
+        return reason(self, self._tickets.get(number_of(job)), self._later.find(*job), now)
 
     def priority_of(self, job: Id, now: float) -> int | None:
         """Tell the SLA priority of a job that waits here."""
-        number = number_of(job)
-        ticket = self._tickets.get(number)
-        waiting = self._delayed.get(job[0], {}).get(number) if ticket is None else ticket.work
+        ticket = self._tickets.get(number_of(job))
+        waiting = self._later.find(*job) if ticket is None else ticket.work
         if not isinstance(waiting, ReadyJob):
             return None
         return score(now, waiting.soft, waiting.hard)
@@ -381,7 +351,7 @@ class Frontier:
     @property
     def delayed(self) -> int:
         """How many wait for their time."""
-        return sum(map(len, self._delayed.values()))
+        return len(self._later)
 
     def executors(self) -> list[str]:
         """Tell every executor that has slots, or for which a job waits."""

@@ -123,8 +123,9 @@ class FairQueue(Sharers):
         self._size += 1
         if flow.entry is None:
             self._join(flow, ticket.cost)
-            first = self._competing[0]
-            return first is not flow.entry and first[2].entry is first and first[2].start == first[0]
+            entry = self._competing[0]
+            first = entry[2]
+            return first is not flow and first.entry is entry and first.start == entry[0]
         return behind
 
     def _rouse(self, flow: Flow) -> None:

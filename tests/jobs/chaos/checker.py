@@ -247,9 +247,11 @@ def ceilings(lines: Sequence[Line]) -> Iterator[str]:
                 running.discard((line.run, line.node, line.more.get("fence")))
 
 
-def inside(lines: Sequence[Line]) -> dict[int, set[tuple[str, str]]]:
-    """The bodies that run in each process at the end of these lines."""
-    found: dict[int, set[tuple[str, str]]] = defaultdict(set)
+def inside(
+    lines: Sequence[Line], before: dict[int, set[tuple[str, str]]] | None = None
+) -> dict[int, set[tuple[str, str]]]:
+    """The bodies that run in each process at the end of these lines, if `before` ran before them."""
+    found: dict[int, set[tuple[str, str]]] = defaultdict(set, before or {})
     for line in lines:
         if line.what == START:
             found[line.pid].add((line.run, line.node))

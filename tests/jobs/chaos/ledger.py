@@ -61,10 +61,30 @@ class Ledger:
         os.close(self._file)
 
 
+class Tail:
+    """Reads what was written since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+
+    def read(self) -> list[Line]:
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            fresh = file.read()
+        end = fresh.rfind(b"\n") + 1
+        self._at += end
+        return parsed(fresh[:end])
+
+
 def read(path: Path) -> list[Line]:
     """Read all lines, in the order in which they were written."""
+    return parsed(path.read_bytes())
+
+
+def parsed(written: bytes) -> list[Line]:
     found = []
-    for line in path.read_bytes().split(b"\n"):
+    for line in written.split(b"\n"):
         if line:
             try:
                 found.append(Line(*json.loads(line)))

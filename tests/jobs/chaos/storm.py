@@ -14,7 +14,7 @@ from typing import Any
 from tests.jobs.chaos.audit import Audit, PostgresAudit, SqliteAudit
 from tests.jobs.chaos.checker import Rescue, check, inside, rescues
 from tests.jobs.chaos.graphs import KINDS
-from tests.jobs.chaos.ledger import FROZEN, KILLED, NOTE, Ledger, Line, read
+from tests.jobs.chaos.ledger import FROZEN, KILLED, NOTE, Ledger, Line, Tail, read
 from tests.jobs.chaos.nursery import Child, Nursery
 
 LEASE, SWEEP, POLL = 0.6, 0.2, 0.1
@@ -49,6 +49,8 @@ class Storm:
         self.roles = roles
         self.path = folder / "ledger"
         self.ledger = Ledger(self.path)
+        self._tail = Tail(self.path)
+        self._running: dict[int, set[tuple[str, str]]] = {}
         self.seed = int.from_bytes(os.urandom(4), "big") if seed is None else seed
         self.random = Random(self.seed)
         self.kills: Counter[str] = Counter()
@@ -115,13 +117,25 @@ class Storm:
     # The storm and the calm
 
     def rage(self, kills: int, least: float, most: float) -> None:
-        """Kill at random, so many times; a victim is replaced at once."""
+        """Kill at random, so many times, half of them aimed at those who work; a victim is replaced at once."""
         for _ in range(kills):
             time.sleep(self.random.uniform(least, most))
             self.watch()
-            child = self.random.choice(list(self.nursery.children.values()))
+            child = self.busy(1.0) if self.random.random() < 0.5 else None
+            child = child or self.random.choice(list(self.nursery.children.values()))
             self.kill(child)
             self.start(child.role)
+
+    def busy(self, patience: float) -> Child | None:
+        """A process in which bodies run; None if there is none for so long."""
+        until = time.monotonic() + patience
+        while time.monotonic() < until:
+            running = self.running
+            found = [child for pid, child in self.nursery.children.items() if running.get(pid)]
+            if found:
+                return self.random.choice(found)
+            time.sleep(0.02)
+        return None
 
     def calm(self, stop: bool = True) -> None:
         """Let what was begun come to its end, then let everybody go; `stop` what has no end of its own."""
@@ -152,9 +166,15 @@ class Storm:
                 raise AssertionError(f"stuck: {what}, after {patience:g} s; {self.story()}")
             time.sleep(0.05)
 
+    @property
+    def running(self) -> dict[int, set[tuple[str, str]]]:
+        """The jobs whose bodies run now, by process."""
+        self._running = inside(self._tail.read(), self._running)
+        return self._running
+
     def inside(self, child: Child) -> set[tuple[str, str]]:
         """The jobs whose bodies run in a process now."""
-        return inside(self.lines).get(child.pid, set())
+        return set(self.running.get(child.pid, ()))
 
     # The verdict
 

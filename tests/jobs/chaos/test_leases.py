@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.engines_postgres import postgres
-from tests.jobs.chaos.checker import inside
 from tests.jobs.chaos.conftest import QUICK
 from tests.jobs.chaos.ledger import END, FROZEN, START, STOPPED, Line
 from tests.jobs.chaos.storm import LEASE, SLACK, SWEEP, TIMES, Storm, on_postgres, on_sqlite
@@ -37,7 +36,7 @@ def victim(storm: Storm, role: str, least: int, times: int):
     """A process of a role that runs at least so many bodies."""
     until = time.monotonic() + 30
     while time.monotonic() < until:
-        running = inside(storm.lines)
+        running = storm.running
         for child in storm.of(role):
             if len(running.get(child.pid, ())) >= least:
                 return child

@@ -112,6 +112,7 @@ class ProcessRunner:
         answer = None if call.stopping else await child.ask(message_of(call, self._app))
         if answer is None and not (call.stopping and child.alive):
             await child.wait()
+            child.writer.close()
             return Stopped() if call.stopping else Crashed(child.death)
         child.busy = False
         if child.killed:
@@ -234,4 +235,5 @@ class Child:
     async def _watch(self) -> None:
         await self.process.wait()
         self._on_end(self)
-        self.writer.close()
+        if not self.busy:  # else its last words may be unread
+            self.writer.close()

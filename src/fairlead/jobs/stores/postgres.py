@@ -45,6 +45,7 @@ ALL_RUNNING = RUNNING.format(
     "fairlead.active_jobs() a JOIN ", "ON j.dag = a.dag AND j.node = a.node"
 )
 RUNNING_OF_RUN = RUNNING.format("", "") + " AND j.dag = $1 ORDER BY j.node"
+READY_PAGE = f"SELECT {', '.join(ReadyJob._fields)} FROM fairlead.ready_page($1, $2, $3)"  # noqa: S608
 LEAD = """
 INSERT INTO fairlead.leader AS l (process, epoch, until) VALUES ($1, 1, fairlead.clock() + $2)
 ON CONFLICT (one) DO UPDATE SET process = $1, until = fairlead.clock() + $2,
@@ -91,6 +92,7 @@ RETIRE = """
 WITH told AS (INSERT INTO fairlead.news (workers) VALUES (true))
 DELETE FROM fairlead.workers WHERE id = ANY ($1::bigint[])"""
 
+NEWS_AT_ONCE = 5_000  # rows; each is of one call
 # What the driver and the server say of text that cannot be stored.
 NO_TEXT = (asyncpg.exceptions.DataError, asyncpg.CharacterNotInRepertoireError)
 
@@ -107,6 +109,7 @@ class PostgresStore(Operations):
         super().__init__(url, most=most, listen=listen, answer=answer)
         self._offset: float | None = None  # the store's clock minus our monotonic one
         self._leads = False
+        self._epoch: int | None = None  # with which it led last
         self._doubtful_fetches: list[int] = []
 
     # Life
@@ -197,6 +200,10 @@ class PostgresStore(Operations):
         if not rows:
             return None
         epoch, clock = rows[0]
+        if epoch != self._epoch:
+            # Whoever has just become the scheduler reads everything; what was news before it did is none to it.
+            await self._fetch("DELETE FROM fairlead.news", again=True)
+            self._epoch = epoch
         self._leads = True
         self._set_clock(clock, begun)
         return int(epoch)
@@ -213,10 +220,8 @@ class PostgresStore(Operations):
 
     async def ready(self, after: Id | None, limit: int) -> list[ReadyJob]:
         dag, node = after or (-1, -1)
-        rows = await self._fetch(
-            "SELECT * FROM fairlead.ready_page($1, $2, $3)", dag, node, limit, again=True
-        )
-        return [ReadyJob(*row[1:]) for row in map(tuple, rows)]
+        rows = await self._fetch(READY_PAGE, dag, node, limit, again=True)
+        return list(map(ReadyJob._make, rows))
 
     async def running(self) -> list[RunningJob]:
         rows = await self._fetch(ALL_RUNNING + " ORDER BY j.dag, j.node", again=True)
@@ -234,7 +239,8 @@ class PostgresStore(Operations):
         ]
 
     async def take_news(self, process: str) -> News:
-        rows = await self._fetch("SELECT * FROM fairlead.take_news($1)", process)
+        sql = "SELECT * FROM fairlead.take_news($1, $2)"
+        rows = await self._fetch(sql, process, NEWS_AT_ONCE)
         news = News([], [], [], False, False, [])
         for row in map(tuple, rows):
             kind, dag, node = row[:3]
@@ -248,6 +254,8 @@ class PostgresStore(Operations):
                 news.refreshed.append(dag)
             else:
                 news = news._replace(settings=bool(node), workers=bool(row[7]))
+                if dag:
+                    self._hints.hear()  # there is more: come again
         return news
 
     async def claim(

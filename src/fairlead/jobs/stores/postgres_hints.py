@@ -55,6 +55,10 @@ class Hints:
         self._heard.set()
         self._wanted.set()
 
+    def hear(self) -> None:
+        """Let who waits here have another look."""
+        self._heard.set()
+
     async def wait(self, timeout: float) -> bool:
         """Wait for a hint; one that came since the last wait counts."""
         if not self._heard.is_set():

@@ -338,8 +338,8 @@ AS $$
     ORDER BY d.dag, j.node LIMIT most
 $$;
 
--- Take the news.  A process that was the scheduler and does not know yet that another is takes nothing away from it.
-CREATE FUNCTION take_news(by_process text) RETURNS SETOF told LANGUAGE plpgsql
+-- Take the oldest news; `more` says that there may be others.  A process that was the scheduler and does not know yet that another is takes nothing away from it.
+CREATE FUNCTION take_news(by_process text, most integer) RETURNS SETOF told LANGUAGE plpgsql
 SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
@@ -351,21 +351,23 @@ DECLARE
     e_dags bigint[];
     of_settings boolean;
     of_workers boolean;
+    found bigint;
 BEGIN
     IF EXISTS (SELECT FROM leader WHERE process <> by_process AND until > clock()) THEN
         RETURN;
     END IF;
-    WITH taken AS (DELETE FROM news RETURNING *),
+    WITH oldest AS (SELECT ctid FROM news ORDER BY number LIMIT most FOR UPDATE SKIP LOCKED),
+    taken AS (DELETE FROM news n USING oldest o WHERE n.ctid = o.ctid RETURNING n.*),
     others AS (SELECT * FROM taken WHERE process IS DISTINCT FROM by_process),
     changed AS (SELECT DISTINCT c.dag, c.node FROM others o, unnest(o.dags, o.nodes) AS c(dag, node))
     SELECT (SELECT array_agg(dag) FROM changed), (SELECT array_agg(node) FROM changed),
         (SELECT array_agg(DISTINCT dag) FROM others o, unnest(o.refreshed) AS dag),
         (SELECT array_agg(DISTINCT dag) FROM others o, unnest(o.ended) AS dag),
-        coalesce(bool_or(settings), false), coalesce(bool_or(workers), false)
-    INTO c_dags, c_nodes, f_dags, e_dags, of_settings, of_workers FROM others;
+        coalesce(bool_or(settings), false), coalesce(bool_or(workers), false), (SELECT count(*) FROM taken)
+    INTO c_dags, c_nodes, f_dags, e_dags, of_settings, of_workers, found FROM others;
 
-    IF of_settings OR of_workers THEN
-        RETURN QUERY SELECT 'flags', 0::bigint, of_settings::integer, null::text, null::text, null::text, null::text,
+    IF of_settings OR of_workers OR found = most THEN
+        RETURN QUERY SELECT 'flags', (found = most)::integer::bigint, of_settings::integer, null::text, null::text, null::text, null::text,
             of_workers::integer, 0::float8, 0::float8, 0::float8, 0::float8, 0::float8, 0::float8, false;
     END IF;
     IF c_dags IS NOT NULL THEN

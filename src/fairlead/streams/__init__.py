@@ -1,0 +1,1 @@
+"""Kafka consumption under schedulers that users write."""

@@ -1,0 +1,260 @@
+"""The jobs queue: what schedulers push to and workers take from, and whether a group may be polled.
+
+From the moment a job is given to the scheduler it is in the books of its group, and if it is a blocking one, the group
+is *blocked* until it has finished and is not locked any more.  Neither forgetting a job nor unlocking it without pushing
+it opens the group: it was read, so the next records must wait.  Only `clear`, when a group is reset, takes jobs out.
+
+`concurrency` jobs run at once.  A push starts its job on the spot if a worker is free, so a job is busy from then on;
+starting is `start(job)`, which only hands it over.  Jobs of one partition do not run beside each other, except for
+consumption by key; one whose turn it is not stands aside until the partition is free.
+
+Every method may be called by any thread.  Nothing here calls user code or waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from fairlead.config import shown
+from fairlead.errors import StreamMisuse
+from fairlead.streams.jobs import CONSUMPTION, Job, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+HOUSEKEEPING = (Kind.SHUTDOWN, Kind.REVOCATION, Kind.IDLE)  # what still starts while the app stops
+
+
+def _nobody(group_id: str) -> None:
+    pass
+
+
+class JobsQueue:
+    """What a scheduler does with jobs: `queue << job`, `lock`, `unlock`, `release`; and `statistics`."""
+
+    def __init__(
+        self,
+        concurrency: int,
+        start: Callable[[Job], None],
+        *,
+        freed: Callable[[str], None] = _nobody,
+        assignments: Mapping[str, tuple[int, ...]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.concurrency = concurrency
+        self.assignments: Mapping[str, tuple[int, ...]] = (
+            {} if assignments is None else assignments
+        )
+        self.scheduler = "the scheduler"  # its class, for the texts of errors
+        self.clock = clock
+        self.stopping = False
+        self.handed_back = 0
+        self._start = start
+        self._freed = freed  # told of a group that is no longer blocked
+        self._lock = threading.RLock()
+        self._idle = threading.Condition(self._lock)
+        self._books: dict[str, dict[Job, None]] = {}
+        self._blocking: dict[str, int] = {}
+        self._ready: deque[Job] = deque()
+        self._aside = 0
+        self._running: dict[Job, None] = {}
+
+    # What schedulers call
+
+    def push(self, job: Job) -> None:
+        """Put a job into the queue; a free worker starts it at once."""
+        with self._lock:
+            self._check(job, "pushed")
+            if job.queued_at is not None:
+                raise self._misuse(job, f"was pushed twice: it is {job.state}")
+            job.queued_at = self.clock()
+            job.withheld_since = None
+            self._ready.append(job)
+            started = self._fill()
+        for other in started:
+            self._start(other)
+
+    def __lshift__(self, job: Job) -> JobsQueue:
+        self.push(job)
+        return self
+
+    def lock(self, job: Job) -> None:
+        """Withhold a job: its group is not polled until it is unlocked and has finished."""
+        with self._lock:
+            self._check(job, "locked")
+            if job.locked:
+                raise self._misuse(job, "was locked twice")
+            if job.queued_at is not None:
+                raise self._misuse(job, f"was locked too late: it is {job.state}")
+            job.locked = True
+
+    def unlock(self, job: Job) -> None:
+        """End what `lock` began; the job still blocks its group until it has finished."""
+        with self._lock:
+            self._check(job, "unlocked")
+            if not job.locked:
+                raise self._misuse(job, "was unlocked without being locked")
+            job.locked = False
+            freed = job.finished and self._strike(job)
+        if freed:
+            self._freed(job.group_id)
+
+    def release(self, job: Job) -> None:
+        """Unlock and push in one step."""
+        with self._lock:
+            self._check(job, "released")
+            if not job.locked:
+                raise self._misuse(job, "was released without being locked")
+            if job.queued_at is not None:
+                raise self._misuse(job, f"was released twice: it is {job.state}")
+            job.locked = False
+            self.push(job)
+
+    @property
+    def statistics(self) -> Mapping[str, int]:
+        """Count the jobs that are `busy` (a worker has them), `enqueued` and `waiting` (not in the queue yet)."""
+        with self._lock:
+            enqueued = len(self._ready) + self._aside
+            queued = sum(
+                job.queued_at is not None for jobs in self._books.values() for job in jobs
+            )
+            return {
+                "busy": len(self._running),
+                "enqueued": enqueued,
+                "waiting": sum(map(len, self._books.values())) - queued,
+            }
+
+    def _check(self, job: Any, deed: str) -> None:
+        if not isinstance(job, Job):
+            raise StreamMisuse(
+                f"{self.scheduler} {deed} {shown(job)}, which is no job; it may use only the jobs it was given"
+            )
+        if job.cleared:
+            raise self._misuse(
+                job, f"was {deed} after clear({job.group_id!r}): forget its jobs when clear is called"
+            )
+        if job not in self._books.get(job.group_id, ()):
+            said = "after it had finished" if job.finished else "though it was never given"
+            raise self._misuse(job, f"was {deed} {said}")
+
+    def _misuse(self, job: Job, what: str) -> StreamMisuse:
+        age = job.age(self.clock())
+        return StreamMisuse(
+            f"{self.scheduler}: the {job.kind} job of {job.topic}[{job.partition}], given {age:.3f} s ago, {what}; "
+            "nothing was changed",
+            job=job,
+        )
+
+    # What the runtime calls
+
+    def give(self, jobs: Iterable[Job]) -> None:
+        """Enter jobs in the books, right before the scheduler is given them."""
+        with self._lock:
+            now = self.clock()
+            for job in jobs:
+                job.given_at = job.withheld_since = now
+                book = self._books.get(job.group_id)
+                if book is None:
+                    book = self._books[job.group_id] = {}
+                book[job] = None
+                if job.blocking:
+                    self._blocking[job.group_id] = self._blocking.get(job.group_id, 0) + 1
+
+    def done(self, job: Job) -> None:
+        """A job has run, or was skipped: its worker takes the next one."""
+        with self._lock:
+            del self._running[job]
+            job.finished = True
+            freed = not job.locked and self._strike(job)
+            aside = job.holding.leave(job.kind)
+            if aside:
+                self._aside -= len(aside)
+                self._ready.extendleft(reversed(aside))
+            started = self._fill()
+            if not self._running:
+                self._idle.notify_all()
+        for other in started:
+            self._start(other)
+        if freed:
+            self._freed(job.group_id)
+
+    def _strike(self, job: Job) -> bool:
+        """Strike a job out of the books; say whether its group is free now."""
+        book = self._books.get(job.group_id)
+        if book is None or job not in book:
+            return False  # cleared while it ran
+        del book[job]
+        if not job.blocking:
+            return False
+        self._blocking[job.group_id] -= 1
+        return not self._blocking[job.group_id]
+
+    def _fill(self) -> list[Job]:
+        started: list[Job] = []
+        ready, running = self._ready, self._running
+        while ready and len(running) < self.concurrency:
+            job = ready.popleft()
+            if self.stopping and job.kind not in HOUSEKEEPING:
+                self._hand_back(job)
+            elif job.holding.enter(job):
+                job.started_at = self.clock()
+                running[job] = None
+                started.append(job)
+            else:
+                self._aside += 1
+        return started
+
+    def _hand_back(self, job: Job) -> None:
+        job.handed_back = job.finished = True
+        self.handed_back += 1
+        self._strike(job)
+
+    def blocked(self, group_id: str) -> bool:
+        """Say whether blocking work of a group waits, is queued or runs."""
+        return bool(self._blocking.get(group_id))
+
+    def clear(self, group_id: str) -> list[Job]:
+        """Forget a group's jobs: what has not started is cleared, what runs goes on without the books."""
+        with self._lock:
+            cleared = [job for job in self._books.pop(group_id, ()) if job.started_at is None]
+            self._blocking.pop(group_id, None)
+            for job in cleared:
+                job.cleared = True
+            dropped = set(cleared)
+            self._ready = deque(job for job in self._ready if job not in dropped)
+            for job in cleared:
+                self._aside -= job.holding.drop(job)
+            return cleared
+
+    def stop(self) -> None:
+        """Start nothing new: what is queued, or pushed from now on, is handed back."""
+        with self._lock:
+            self.stopping = True
+            ready, self._ready = self._ready, deque()
+            for job in ready:
+                if job.kind in HOUSEKEEPING:
+                    self._ready.append(job)
+                else:
+                    self._hand_back(job)
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until nothing runs; False if it still does."""
+        with self._lock:
+            return self._idle.wait_for(lambda: not self._running, max(0.0, timeout))
+
+    def running(self) -> list[Job]:
+        """Tell what runs now, oldest first."""
+        with self._lock:
+            return list(self._running)
+
+    def given(self, group_id: str | None = None) -> list[Job]:
+        """Tell the jobs in the books, of one group or of all."""
+        with self._lock:
+            books = self._books.values() if group_id is None else [self._books.get(group_id, {})]
+            return [job for book in books for job in book]
+
+
+__all__ = ["CONSUMPTION", "JobsQueue"]
