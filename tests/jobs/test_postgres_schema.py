@@ -402,3 +402,19 @@ async def test_a_heap_of_news_is_taken_piece_by_piece(url, monkeypatch):
         assert (await store.take_news("me")).refreshed == [run.dag], "it led all the time"
     finally:
         await store.close()
+
+
+async def test_who_led_before_takes_no_news_from_who_leads_now(url):
+    old, new = PostgresStore(url, listen=False), PostgresStore(url, listen=False)
+    await old.migrate()
+    await old.open()
+    await new.open()
+    try:
+        assert await old.lead("old", 0.0) is not None
+        assert await new.lead("new", 1000.0) is not None
+        (run,) = await new.submit([new_run()])
+        assert (await old.take_news("old")).refreshed == []
+        assert (await new.take_news("new")).refreshed == [run.dag]
+    finally:
+        await old.close()
+        await new.close()

@@ -99,7 +99,7 @@ class TokenBucket(Capacity):
             return now
         level, at, used_at = bucket
         # More than the burst is in order only with the debt rule.
-        needed = cost if cost < self.burst else self.burst
+        needed = min(self.burst, cost)
         if level >= needed:
             return now
         if self.interval is None:
@@ -108,7 +108,7 @@ class TokenBucket(Capacity):
             fills = ceil((needed - level) / (self.rate * self.interval))
             filled_at = at + fills * self.interval
         idle_at = used_at + self.max_idle_time
-        return filled_at if filled_at < idle_at else idle_at
+        return min(idle_at, filled_at)
 
     def refusal(self, ticket: Ticket, now: float, without: Ticket | None = None) -> Hashable | None:
         key = self._key(ticket)
@@ -213,7 +213,7 @@ class TokenBucket(Capacity):
         if self.delay_initial_fill and cost > 0 and level >= burst:
             at = now + self._time_to_fill()
         level -= cost
-        self._buckets[key] = (level if level < burst else burst, at, now)
+        self._buckets[key] = (min(burst, level), at, now)
 
     def _time_to_fill(self) -> float:
         """Tell how long after a draw from a full bucket to count fills from, if they are delayed."""
@@ -228,7 +228,7 @@ class TokenBucket(Capacity):
         if self.interval is None:
             if now > at:
                 level, at = level + (now - at) * self.rate, now
-            return level if level < self.burst else self.burst, at
+            return min(self.burst, level), at
         fills = max(0, floor((now - at) / self.interval))
         # The division may round across an edge; the edges themselves are what `ready_at` promises.
         while at + (fills + 1) * self.interval <= now:

@@ -81,8 +81,7 @@ class Dispatcher:
     def _arrive(self, now: float, own: Ticket | None = None) -> list[Ticket]:
         """Bring the gate to `now`, letting what was due before happen at its own time; tell of all but the caller's."""
         changed, self._untold = self._untold, []
-        due = self.due if self.due < now else now
-        self._since = due if due > self.now else self.now
+        self._since = max(self.now, min(self.due, now))
         if now > self.due:
             while (at := self.next_wakeup(self.now)) < now:
                 self.now = max(at, self.now)

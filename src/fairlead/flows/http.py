@@ -116,9 +116,7 @@ async def respond(send: Send, answer: Answer, *, bodiless: bool = False) -> None
 async def read_json(scope: Scope, receive: Receive, kind: type[BodyType]) -> BodyType:
     """Read a body as JSON of that kind, or say everything that is wrong with it."""
     media = [value for name, value in scope["headers"] if name == b"content-type"]
-    if media != USUAL and (
-        len(media) != 1 or media[0].split(b";", 1)[0].strip().lower() != JSON
-    ):
+    if media != USUAL and (len(media) != 1 or media[0].split(b";", 1)[0].strip().lower() != JSON):
         raise Problem(415, "not_json", "send the body as content-type: application/json")
     message = await receive()
     body = message.get("body", b"")

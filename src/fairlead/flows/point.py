@@ -181,7 +181,7 @@ class Point:
     def prepare(self, flow: Flow, now: float) -> None:
         """Read what a flow asks with."""
         resolver = self.resolver
-        said = resolver.always or resolver.parameters(flow.labels)
+        said = resolver.parameters(flow.labels)
         flow.point = self
         flow.cost = said.tokens
         flow.workload = said.workload

@@ -65,7 +65,6 @@ class Resolver:
         if not any(keys) and not settings.workload_latency_based_tokens and not self._test({}):
             workload = (self._default[0], self._default[1])
             self.fixed = Parameters(workload, self._default[2], "", "", self._default[3])
-        self.always = None if self._workloads else self.fixed  # whatever it says
         self.estimate: Callable[[str], float | None] | None = None  # tokens by workload, learned
 
     def count_on_from(self, former: Resolver) -> None:

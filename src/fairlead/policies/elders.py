@@ -2,7 +2,9 @@
 
 An *elder* is a ticket that has waited for `max_wait`.  One in `budget` dispatches is for the oldest elder that has
 room; the rest follow the order inside.  The cure is bounded, or in an overload, when everybody is an elder, it would
-turn the order into one of arrival.  A ticket kept out by a scope of its own is no elder: it waits for its own quota."""
+turn the order into one of arrival.  A ticket kept out by a scope of its own is no elder: it waits for its own quota.
+Nor does an elder pass one for whom a scope is closed: where there is room for it, nobody grows old, so nothing here
+is due by itself."""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ class Elders(Policy):
 
     @property
     def timed(self) -> bool:  # type: ignore[override]
-        """Nothing here is due by itself: with room, nobody grows old."""
+        """Whether something inside is due by itself."""
         return self.inside.timed
 
     def skips(self, ticket: Ticket) -> bool:
@@ -138,10 +140,8 @@ class Elders(Policy):
                 and now - oldest.arrived_at >= self.max_wait
             ):
                 tries -= 1
-                oldest.promoted = True
                 refusal = admit(oldest)
                 if refusal is STOP:
-                    oldest.promoted = False
                     return None
                 self._step_out(oldest)
                 if refusal is None:
@@ -152,7 +152,6 @@ class Elders(Policy):
                     self._since = 1  # the promotion itself counts
                     self.promotions += 1
                     return oldest
-                oldest.promoted = False
                 self._set_aside(oldest, refusal)
         ticket = self.inside.pick(admit, now)
         if ticket is not None:

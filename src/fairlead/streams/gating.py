@@ -1,0 +1,171 @@
+"""The built-in scheduler: a gate, as at every other door.
+
+A batch is a ticket: workload = topic, key = (topic, partition), cost = number of messages, estimate = what batches of
+its topic took, per message.  The gate's policy says which batch is next and its capacity whether there is room; a batch
+that has to wait is locked, and released when the gate starts it.  The listener keeps the next batch of each partition
+waiting here, so priorities and weights hold across polls.
+
+A batch cannot be dropped.  If a policy or a capacity refuses one for good, it is pushed without room, and that is said.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from fairlead.capacities import Slots
+from fairlead.core import Gate, Outcome, State, Ticket
+from fairlead.runtime import ThreadGate
+from fairlead.streams.ordering import TopicOrder
+from fairlead.streams.scheduler import StreamScheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from fairlead.core import Capacity, Policy
+    from fairlead.streams.jobs import Job
+    from fairlead.streams.queue import JobsQueue
+
+log = logging.getLogger("fairlead.streams")
+
+WAITING, RUNNING = State.WAITING, State.RUNNING
+MEMORY = 0.2  # how much the latest batch weighs in a topic's seconds per message
+
+
+class BatchTicket(Ticket):
+    """The ticket of a batch."""
+
+    __slots__ = ("partition", "scheduler", "topic")
+
+    def __init__(self, job: Job, scheduler: GateScheduler, estimate: float | None) -> None:
+        super().__init__(
+            (job.topic, job.partition),
+            job.priority,
+            job.cost,
+            job,
+            tenant=job.tenant,
+            workload=job.topic,
+            pool=job.group_id,
+            estimate=estimate,
+            deadline=job.deadline,
+        )
+        self.topic = job.topic
+        self.partition = job.partition
+        self.scheduler = scheduler
+
+    def told(self) -> None:
+        """Carry out what the gate has decided since."""
+        self.scheduler.decided(self)
+
+
+class GateScheduler(StreamScheduler):
+    """Join the jobs queue to a gate."""
+
+    buffered = True
+    inline = True
+
+    def __init__(
+        self,
+        queue: JobsQueue,
+        *,
+        policy: Policy | None = None,
+        capacity: Capacity | None = None,
+        weight_of: Callable[[Hashable], float] = lambda topic: 1.0,
+    ) -> None:
+        super().__init__(queue)
+        self.inline = policy is None
+        if policy is None:
+            policy = TopicOrder(weight_of)
+        if capacity is None:
+            capacity = Slots(queue.concurrency, name="workers")
+        self.gate = ThreadGate(Gate(policy, capacity))
+        self._pace: dict[str, float] = {}  # seconds per message, by topic
+        self._refused: set[str] = set()
+
+    def on_schedule_consumption(self, jobs: Sequence[Job]) -> None:
+        self.schedule_consumption(jobs)  # under the gate's lock
+
+    def schedule_consumption(self, jobs: Sequence[Job]) -> None:
+        pace, gate = self._pace, self.gate
+        tickets = []
+        for job in jobs:
+            each = pace.get(job.topic)
+            estimate = None if each is None else each * len(job.messages)
+            job.ticket = BatchTicket(job, self, estimate)
+            tickets.append(job.ticket)
+        with gate.lock:
+            if len(tickets) == 1:
+                gate.offer(tickets[0])
+                if tickets[0].state is WAITING:
+                    self.queue.lock(jobs[0])
+                else:
+                    self._begin(tickets[0])
+                return
+            for job in jobs:
+                self.queue.lock(job)
+            gate._carry_out(gate.gate.enlist, tickets, gate.now())
+
+    def _begin(self, ticket: BatchTicket) -> None:
+        job: Job = ticket.work
+        if ticket.state is not RUNNING:
+            self._warn(ticket)
+        if job.locked:
+            self.queue.release(job)
+        else:
+            self.queue.push(job)
+
+    def decided(self, ticket: BatchTicket) -> None:
+        """A ticket that waited may start, or never will; the gate's lock is held."""
+        job: Job = ticket.work
+        if not job.cleared and job.queued_at is None and ticket.state is not State.WITHDRAWN:
+            self._begin(ticket)
+
+    def _warn(self, ticket: BatchTicket) -> None:
+        if ticket.topic not in self._refused:
+            self._refused.add(ticket.topic)
+            log.error(
+                "a batch of %s was refused (%s) and is run without room, for records cannot be dropped; "
+                "lower batch_size, or raise the limit",
+                ticket.topic,
+                ticket.reason,
+            )
+
+    def settle(self, job: Job) -> None:
+        """Give the room of a finished job back; what starts in its place is pushed."""
+        ticket = job.ticket
+        if ticket is None:
+            return
+        if job.started_at is not None and job.messages:
+            took = (time.monotonic() - job.started_at) / len(job.messages)
+            known = self._pace.get(job.topic)
+            self._pace[job.topic] = took if known is None else known + MEMORY * (took - known)
+        with self.gate.lock:
+            if ticket.state is RUNNING:
+                self.gate.finish(ticket)
+
+    def on_manage(self) -> None:
+        """Nothing is to be done: the gate has a timer of its own."""
+
+    def on_clear(self, group_id: str) -> None:
+        self.clear(group_id)
+
+    def clear(self, group_id: str) -> None:
+        gate = self.gate
+        with gate.lock:
+            core = gate.gate
+            gate.withdraw([one for one in core.waiters() if one.pool == group_id])
+            for ticket in [one for one in core.holders if one.pool == group_id]:
+                job: Any = ticket.work
+                if isinstance(ticket, BatchTicket) and job.started_at is None:
+                    gate.finish(ticket, Outcome.LOST)
+
+    def close(self) -> None:
+        """End the gate's timer."""
+        self.gate.rest()
+
+    def explain(self, job: Job, now: float) -> str:
+        if job.ticket is None:
+            return super().explain(job, now)
+        with self.gate.lock:
+            return self.gate.gate.explain(job.ticket, now).text

@@ -1,0 +1,154 @@
+"""A partition that is held, with everything that goes with holding it: its state, its consumer, whose turn it is.
+
+`Holding.lost` is the fence.  It is set, once, before anybody else can be given the partition, and asked before user code
+is run and before anything is committed; a new assignment is a new holding.  Records and results are written under the
+`lock` of its listener, turns under that of the queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from fairlead.streams.jobs import Job, Kind
+from fairlead.streams.partitions import KeyedPartition, Partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from fairlead.streams.broker import Message, Tp
+    from fairlead.streams.consumer import Consumer
+    from fairlead.streams.settings import Topic
+
+log = logging.getLogger("fairlead.streams")
+
+
+class Holding:
+    """One assignment of one partition."""
+
+    __slots__ = (
+        "_aside",
+        "_by_key",
+        "_consumer",
+        "_exclusive",
+        "_making",
+        "_sharing",
+        "committed",
+        "eof",
+        "full",
+        "had_records",
+        "listener",
+        "lost",
+        "partition",
+        "paused",
+        "topic",
+        "tp",
+    )
+
+    def __init__(
+        self, topic: Topic, tp: Tp, generation: int, concurrency: int, listener: Any = None
+    ) -> None:
+        self.topic = topic
+        self.tp = tp
+        self.listener = listener
+        self.lost = False
+        self.paused = False  # as the broker's client was told
+        self.full = False  # paused because too many of its records wait
+        self.eof = False  # the end was reached, and nobody has been told yet
+        self.had_records = False
+        self.committed: int | None = None  # as far as this holding has committed
+        how: dict[str, Any] = {
+            "batch_size": topic.batch_size,
+            "max_retries": topic.max_retries,
+            "backoff": topic.retry_backoff,
+            "buries": topic.dead_letter is not None,
+        }
+        self._by_key = topic.parallel_by is not None
+        self.partition: Partition
+        if topic.parallel_by is not None:
+            key = safe_key(topic.name, topic.parallel_by)
+            self.partition = KeyedPartition(tp, generation, key=key, most_calls=concurrency, **how)
+        else:
+            self.partition = Partition(tp, generation, **how)
+        self._consumer: Consumer | None = None
+        self._making = threading.Lock()
+        self._sharing = 0
+        self._exclusive = False
+        self._aside: deque[Job] = deque()
+
+    @property
+    def consumer(self) -> Consumer:
+        """The consumer of this partition; made when it is first needed."""
+        if self._consumer is None:
+            with self._making:
+                if self._consumer is None:
+                    made = self.topic.shape.consumer()
+                    made.topic, made.partition = self.tp
+                    made._holding = self
+                    self._consumer = made
+        return self._consumer
+
+    # Turns: called by the queue, under its lock
+
+    def enter(self, job: Job) -> bool:
+        """Say whether a job may start; if not, it stands aside until `leave` returns it."""
+        if self._exclusive or self._aside or (self._sharing and not self._shares(job.kind)):
+            self._aside.append(job)
+            return False
+        if self._shares(job.kind):
+            self._sharing += 1
+        else:
+            self._exclusive = True
+        return True
+
+    def leave(self, kind: Kind) -> list[Job]:
+        """End a job's turn; return those that stood aside, in order, to be asked again."""
+        if self._shares(kind):
+            self._sharing -= 1
+        else:
+            self._exclusive = False
+        if not self._aside or self._sharing:
+            return []
+        aside = list(self._aside)
+        self._aside.clear()
+        return aside
+
+    def drop(self, job: Job) -> bool:
+        """Take out a job that stands aside; say whether it did."""
+        if job in self._aside:
+            self._aside.remove(job)
+            return True
+        return False
+
+    def _shares(self, kind: Kind) -> bool:
+        return self._by_key and kind is Kind.CONSUMPTION
+
+
+def safe_key(
+    topic: str, parallel_by: Callable[[Message], Hashable]
+) -> Callable[[Message], Hashable]:
+    """Let records whose key cannot be told share one lane, and say so once."""
+    told: list[bool] = []
+
+    def key(message: Message) -> Hashable:
+        try:
+            found = parallel_by(message)
+            hash(found)
+        except Exception as error:
+            if not told:
+                told.append(True)
+                log.error(
+                    "parallel_by of topic %s raised %r for %r; records without a key are run in order, one call at a time",
+                    topic,
+                    error,
+                    message,
+                )
+            return _UNKEYED
+        return found
+
+    return key
+
+
+_UNKEYED = object()

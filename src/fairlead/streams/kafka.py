@@ -1,0 +1,353 @@
+"""The broker port over confluent-kafka: one consumer per listener, one producer for dead letters.
+
+Three habits of the client shape this module.  `consume(n, t)` waits the whole of t unless n records come, so a poll
+takes what is there, and only if nothing is waits for one.  An exception in a callback makes the client throw away
+what it had just read, so callbacks are wrapped and speak up afterwards.  And records may come out of one call
+together with the news that their partition is gone, so every batch is held against what is owned when the poll ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as Raw
+
+from fairlead.errors import BrokerFault, ConfigError, Misuse
+from fairlead.streams.broker import Batch, Client, Eof, Outbox, Settings, Told, Tp
+from fairlead.streams.kafka_faults import error_of, fault_of, refusal_of
+from fairlead.streams.kafka_outbox import KafkaOutbox
+from fairlead.streams.kafka_records import failed, sort_out
+from fairlead.streams.kafka_settings import (
+    LOG,
+    ClientLog,
+    check,
+    consumer_settings,
+    is_cooperative,
+    producer_settings,
+)
+
+ASKING = 10.0  # seconds that a question to the brokers may take
+NO_SUCH_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
+ASSIGNED, REVOKED, LOST = range(3)  # whom to tell
+
+
+class KafkaBroker:
+    """Clients and outboxes of one Kafka cluster.
+
+    `kafka` holds settings of librdkafka for all of them; what would break the promise of at-least-once is refused.
+    """
+
+    def __init__(self, bootstrap_servers: str, *, kafka: Settings | None = None) -> None:
+        if not str(bootstrap_servers or "").strip():
+            raise ConfigError(
+                f"bootstrap_servers is {bootstrap_servers!r}; give 'host:port', several with commas"
+            )
+        self.bootstrap_servers = bootstrap_servers
+        self.kafka = check(kafka or {})
+
+    def client(self, group: str, *, name: str = "", eof: bool = False) -> Client:
+        settings = consumer_settings(self.bootstrap_servers, group, self.kafka, name=name, eof=eof)
+        return KafkaClient(settings, cooperative=is_cooperative(self.kafka))
+
+    def outbox(self) -> Outbox:
+        return KafkaOutbox(producer_settings(self.bootstrap_servers, self.kafka))
+
+
+class KafkaClient:
+    """A `Client` over one confluent-kafka `Consumer`."""
+
+    def __init__(self, settings: Settings, *, cooperative: bool) -> None:
+        self._trouble: KafkaError | None = None
+        theirs = settings.get("error_cb")
+
+        def heard(error: KafkaError) -> None:
+            # Connections come and go; what matters reaches `poll` or the call that it makes fail.
+            self._trouble = error
+            LOG.debug("librdkafka: %s", error)
+            if theirs is not None:
+                theirs(error)
+
+        self._consumer = Consumer({**settings, "error_cb": heard}, logger=ClientLog())
+        self._cooperative = cooperative
+        self._told: tuple[Told, Told, Told] | None = None
+        self._owned: set[Tp] = set()
+        self._paused: set[Tp] = set()
+        self._arrived: set[Tp] = set()  # in this poll
+        self._gone: set[Tp] = set()  # since it was cleared
+        self._starts: dict[Tp, int] | None = None  # where those that arrive now begin
+        self._seeks: dict[Tp, int] = {}  # not yet taken by the client
+        self._due: deque[Exception] = deque()
+        self._dead: BrokerFault | None = None
+        self._closed = False
+
+    def subscribe(
+        self, topics: Sequence[str], *, assigned: Told, revoked: Told, lost: Told
+    ) -> None:
+        if self._told is not None:
+            raise Misuse("this client has subscribed already; make another one")
+        self._told = (assigned, revoked, lost)
+        try:
+            self._consumer.subscribe(
+                list(topics),
+                on_assign=self._on_assign,
+                on_revoke=self._on_revoke,
+                on_lost=self._on_lost,
+            )
+        except KafkaException as error:
+            raise fault_of(f"subscribing to {', '.join(topics)}", error) from error
+
+    def poll(self, timeout: float, most: int) -> list[Batch | Eof]:
+        if self._told is None or self._closed:
+            state = "closed" if self._closed else "not subscribed"
+            raise Misuse(f"a client that is {state} cannot be polled")
+        if self._dead is not None:
+            raise self._dead
+        if self._due:
+            raise self._due.popleft()
+        if self._seeks:
+            self._seek_again()
+        self._arrived.clear()
+        found = self._sorted(self._consume(timeout, most))
+        if self._due and not found:
+            raise self._due.popleft()
+        return found
+
+    def _consume(self, timeout: float, most: int) -> list[Raw[Any, Any]]:
+        consume = self._consumer.consume
+        try:
+            raws = consume(most, 0)
+            if raws or timeout <= 0:
+                return raws
+            raws = consume(1, timeout)
+            if raws and most > 1:
+                self._gone.clear()
+                more = consume(most - 1, 0)
+                if self._gone:
+                    raws = [raw for raw in raws if raw.error() or _tp(raw) not in self._gone]
+                raws += more
+            return raws
+        except KafkaException as error:
+            self._fail(fault_of("reading", error))
+            return []
+
+    def _sorted(self, raws: list[Raw[Any, Any]]) -> list[Batch | Eof]:
+        """Make batches of what was read, less what is not ours any more."""
+        found: list[Batch | Eof] = []
+        if any(map(failed, raws)):
+            for error, run in groupby(raws, failed):
+                if error is None:
+                    found += sort_out(list(run))
+                else:
+                    found += self._ends(run)
+        else:
+            found += sort_out(raws)
+        owned, seeks = self._owned, self._seeks
+        return [part for part in found if part.tp in owned and part.tp not in seeks]
+
+    def _ends(self, news: Iterable[Raw[Any, Any]]) -> Iterator[Eof]:
+        """Act on what is no record: faults, and that we were too slow; hand on the ends of partitions."""
+        for raw in news:
+            error = raw.error()
+            if error is None:
+                continue
+            if error.code() == KafkaError._PARTITION_EOF:
+                yield Eof(_tp(raw), int(raw.offset() or 0))
+            elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
+                LOG.warning(
+                    "not polled for max.poll.interval.ms: the group has taken every partition away"
+                )
+                self._let_go(self._owned - self._arrived, LOST)
+            else:
+                where = f" {raw.topic()}" if raw.topic() else ""
+                self._fail(fault_of(f"reading{where}", error))
+
+    def _fail(self, fault: BrokerFault) -> None:
+        if fault.fatal:
+            self._dead = fault
+        self._due.append(fault)
+
+    # Rebalances
+
+    def _on_assign(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
+        tps = sorted(Tp(part.topic, part.partition) for part in parts)
+        self._arrived.update(tps)
+        self._owned.update(tps)
+        self._paused.difference_update(tps)
+        self._starts = dict.fromkeys(tps, OFFSET_INVALID)
+        self._tell(ASSIGNED, tps)
+        starts, self._starts = self._starts, None
+        coming = [TopicPartition(*tp, starts[tp]) for tp in tps]
+        with self._complaining("taking partitions"):
+            if self._cooperative:
+                consumer.incremental_assign(coming)
+            else:
+                consumer.assign(coming)
+            # The client remembers a pause beyond the assignment that it was for.
+            for change, paused in ((consumer.resume, False), (consumer.pause, True)):
+                if some := [tp for tp in tps if (tp in self._paused) == paused]:
+                    change(_parts(some))
+
+    def _on_revoke(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
+        self._let_go((Tp(part.topic, part.partition) for part in parts), REVOKED)
+        self._unassign(consumer, parts)
+
+    def _on_lost(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
+        self._let_go((Tp(part.topic, part.partition) for part in parts), LOST)
+        self._unassign(consumer, parts)
+
+    def _unassign(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
+        with self._complaining("giving partitions up"):
+            if self._cooperative:
+                consumer.incremental_unassign(parts)
+            else:
+                consumer.unassign()
+
+    def _let_go(self, tps: Iterable[Tp], how: int) -> None:
+        """Tell of what is still ours, once."""
+        ours = sorted(self._owned.intersection(tps))
+        if how == LOST:
+            self._owned.difference_update(ours)
+        self._tell(how, ours)
+        self._owned.difference_update(ours)
+        self._paused.difference_update(ours)
+        self._gone.update(ours)
+        for tp in ours:
+            self._seeks.pop(tp, None)
+
+    def _tell(self, how: int, tps: list[Tp]) -> None:
+        if not tps or self._told is None:
+            return
+        try:
+            self._told[how](tps)
+        except Exception as error:
+            self._due.append(error)
+
+    @contextmanager
+    def _complaining(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            self._fail(fault_of(doing, error))
+
+    # Flow
+
+    def pause(self, tps: Iterable[Tp]) -> None:
+        self._flow(tps, "pause", self._paused.update)
+
+    def resume(self, tps: Iterable[Tp]) -> None:
+        self._flow(tps, "resume", self._paused.difference_update)
+
+    def _flow(self, tps: Iterable[Tp], verb: str, note: Callable[[Iterable[Tp]], None]) -> None:
+        ours = [tp for tp in tps if tp in self._owned]
+        note(ours)
+        # Those that arrive are not the client's yet: _on_assign sees to them.
+        here = [tp for tp in ours if tp not in (self._starts or ())]
+        if here:
+            try:
+                getattr(self._consumer, verb)(_parts(here))
+            except KafkaException as error:
+                raise fault_of(f"{verb} of {', '.join(map(str, here))}", error) from error
+
+    def seek(self, tp: Tp, offset: int) -> None:
+        if tp not in self._owned:
+            return
+        if self._starts is not None and tp in self._starts:
+            self._starts[tp] = offset
+            return
+        self._seeks[tp] = offset
+        self._seek_again()
+
+    def _seek_again(self) -> None:
+        """Seek where that is possible: not before the client has found out where a partition begins."""
+        for tp, offset in list(self._seeks.items()):
+            try:
+                self._consumer.seek(TopicPartition(*tp, offset))
+            except KafkaException as error:
+                if error_of(error).code() != KafkaError._STATE:
+                    del self._seeks[tp]
+                    raise fault_of(f"seeking in {tp}", error) from error
+            else:
+                del self._seeks[tp]
+
+    # Offsets
+
+    def commit(self, offsets: Mapping[Tp, int]) -> None:
+        if not offsets:
+            return
+        wanted = [TopicPartition(*tp, offset) for tp, offset in offsets.items()]
+        try:
+            answers = self._consumer.commit(offsets=wanted, asynchronous=False) or []
+        except KafkaException as error:
+            raise refusal_of(offsets, [error_of(error)]) from error
+        refused = {Tp(part.topic, part.partition): part.error for part in answers if part.error}
+        if refused:
+            raise refusal_of(refused, refused.values())
+
+    def committed(self, tps: Iterable[Tp]) -> dict[Tp, int | None]:
+        with self._asking("asking for committed offsets"):
+            answers = self._consumer.committed(_parts(tps), timeout=ASKING)
+        for part in answers:
+            if part.error:
+                raise fault_of(f"asking for the committed offset of {_tp_of(part)}", part.error)
+        return {_tp_of(part): part.offset if part.offset >= 0 else None for part in answers}
+
+    def watermarks(self, tp: Tp) -> tuple[int, int]:
+        with self._asking(f"asking for the ends of {tp}"):
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(*tp), timeout=ASKING)
+        return low, high
+
+    def ends(self, tps: Iterable[Tp]) -> dict[Tp, int]:
+        found = {}
+        for tp in tps:
+            with self._asking(f"asking for the end of {tp}"):
+                marks = self._consumer.get_watermark_offsets(TopicPartition(*tp), cached=True)
+            if marks[1] >= 0:
+                found[tp] = marks[1]
+        return found
+
+    def partitions(self, topic: str) -> int:
+        with self._asking(f"asking for the partitions of {topic!r}"):
+            known = self._consumer.list_topics(topic, timeout=ASKING).topics.get(topic)
+        if known is None:
+            return 0
+        if known.error is not None and known.error.code() not in NO_SUCH_TOPIC:
+            raise fault_of(f"asking for the partitions of {topic!r}", known.error)
+        return len(known.partitions)
+
+    @contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise fault_of(doing, error) from error
+
+    def assignment(self) -> list[Tp]:
+        return sorted(self._owned)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._due.clear()
+        with self._complaining("leaving the group"):
+            self._consumer.close()
+        self._let_go(self._owned, LOST)
+        if self._due:
+            raise self._due.popleft()
+
+
+def _tp(raw: Raw[Any, Any]) -> Tp:
+    return Tp(str(raw.topic()), int(raw.partition() or 0))
+
+
+def _tp_of(part: TopicPartition) -> Tp:
+    return Tp(part.topic, part.partition)
+
+
+def _parts(tps: Iterable[Tp]) -> list[TopicPartition]:
+    return [TopicPartition(*tp) for tp in tps]
