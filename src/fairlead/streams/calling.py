@@ -6,8 +6,8 @@
 - A call takes over `SLOW` seconds: it is warned of.  One that does not return is warned of by `overdue`, which the
   app's watch calls; meanwhile the others find the scheduler's lock taken, go on without it, and try again.
 
-After a job has finished, `manage` is called for it by the *steward*, a thread of its own: workers and the loop of the
-coroutines are never at the mercy of a scheduler.  The built-in one is quick, and called directly.
+After a job has finished, `manage` is called for it by the *steward*, a thread of its own: workers and the loop of
+the coroutines are never at the mercy of a scheduler.  The built-in one is quick, and called directly.
 """
 
 from __future__ import annotations
@@ -181,6 +181,8 @@ class Steward:
 def after(calls: SchedulerCalls, job: Job) -> None:
     """What precedes `manage`: the partition's next batch waits before the room of the last one is given back."""
     scheduler = calls.scheduler
-    if scheduler.buffered:
-        job.holding.listener.go_on(job.holding)
-    scheduler.settle(job)
+    try:
+        if scheduler.buffered:
+            job.holding.listener.intake.go_on(job.holding)
+    finally:
+        scheduler.settle(job)

@@ -1,8 +1,8 @@
 """A partition that is held, with everything that goes with holding it: its state, its consumer, whose turn it is.
 
-`Holding.lost` is the fence.  It is set, once, before anybody else can be given the partition, and asked before user code
-is run and before anything is committed; a new assignment is a new holding.  Records and results are written under the
-`lock` of its listener, turns under that of the queue.
+`Holding.lost` is the fence.  It is set, once, before anybody else can be given the partition, and asked before user
+code is run and before anything is committed; a new assignment is a new holding.  Records and results are written
+under the `lock` of its listener, turns under that of the queue.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ def safe_key(
             if not told:
                 told.append(True)
                 log.error(
-                    "parallel_by of topic %s raised %r for %r; records without a key are run in order, one call at a time",
+                    "parallel_by of topic %s raised %r for %r; "
+                    "records without a key are run in order, one call at a time",
                     topic,
                     error,
                     message,

@@ -93,7 +93,9 @@ class Job:
         self.finished = False
         self.cleared = False
         self.skipped = False  # its partition was gone: no user code was run
-        self.handed_back = False  # the app was stopping: its records are read again by the next owner
+        self.handed_back = (
+            False  # the app was stopping: its records are read again by the next owner
+        )
         self.ticket: Any = None
 
     def __repr__(self) -> str:

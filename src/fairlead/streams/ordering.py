@@ -1,9 +1,9 @@
 """The order of the built-in scheduler: priorities that age, and among equal ones shares by weight.
 
-A topic has a priority and a weight.  Batches of one priority share by weight between their topics, by start-time fair
-queueing over the number of messages.  Between priorities the highest goes first, and a priority rises while its next
-batch waits, as in `fairlead.policies.Aging`, so that no topic waits for ever.  Priorities are few: they are looked through
-at each pick.
+A topic has a priority and a weight.  Batches of one priority share by weight between their topics, by start-time
+fair queueing over the number of messages.  Between priorities the highest goes first, and a priority rises while
+its next batch waits, as in `fairlead.policies.Aging`, so that no topic waits for ever.  Priorities are few: they
+are looked through at each pick.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
 """One partition while this process holds it: what was delivered, what runs, what failed, and what may be committed.
 
-A pure state machine: no clock, no thread, no broker.  Each assignment makes a new one with its own generation; when the
-partition goes, the object is left to whoever still runs a job of it, and what they do to it reaches nobody.
+A pure state machine: no clock, no thread, no broker.  Each assignment makes a new one with its own generation; when
+the partition goes, the object is left to whoever still runs a job of it, and what they do to it reaches nobody.
 
-**Order.**  Records wait in *lanes*, each a line of its own.  Ordinarily there is one; with `parallel_by` one per key, made
-when a key appears and dropped when it has nothing left.  A lane is in at most one running call, so its records never run
-beside each other nor out of order.  A call may take several lanes: as many as it needs for all to have a turn in
-`calls` calls at once.
+**Order.** Records wait in *lanes*, each a line of its own.  Ordinarily there is one; with `parallel_by` one per
+key, made when a key appears and dropped when it has nothing left.  A lane is in at most one running call, so its
+records never run beside each other nor out of order.  A call may take several lanes: as many as it needs for all to
+have a turn in `calls` calls at once.
 
-**Commits.**  `position` is the offset after the longest run of finished records, from the first delivered on.
-Offsets may have gaps; contiguity is over what was delivered.  With one lane, finishing is always the next in line and
-costs nothing per record; with more, what finished early is remembered until the gap before it closes.
+**Commits.** `position` is the offset after the longest run of finished records, from the first delivered on.
+Offsets may have gaps; contiguity is over what was delivered.  With one lane, finishing is always the next in line
+and costs nothing per record; with more, what finished early is remembered until the gap before it closes.
 
-**Failure.**  A call that fails puts its records back in their lanes, which rest for `backoff · 2^(failures − 1)`, at most
-`MOST_BACKOFF`.  Which of several records was at fault is not known, so they go one by one from then on.  A record that
-has failed more than `max_retries` times (a failed call of many counts for each of them) is to be *buried*, if there is
-somewhere to bury it: its lane stands still until `bury`, and then goes on after it.  A record is never buried on account
-of a call it shared with others.
+**Failure.** A call that fails puts its records back in their lanes, which rest for `backoff · 2^(failures − 1)`, at
+most `MOST_BACKOFF`.  Which of several records was at fault is not known, so they go one by one from then on.  A
+record that has failed more than `max_retries` times (a failed call of many counts for each of them) is to be
+*buried*, if there is somewhere to bury it: its lane stands still until `bury`, and then goes on after it.  A record
+is never buried on account of a call it shared with others.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
 from fairlead.streams.broker import Batch
+from fairlead.streams.joining import Joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -122,13 +123,18 @@ class Partition:
         while line and size + len(line[0]) <= most:
             size += len(line[0])
             parts.append(line.popleft())
-        return Batch(self.tp, [message for part in parts for message in part])
+        return Joined(parts)
 
     def ready_at(self) -> float:
         """Tell from when `take` gives something, if nothing else happens; inf: never."""
         lane = self._lane
         idle = lane.busy or not lane.line or lane.burying is not None
         return inf if idle else lane.until
+
+    def rests_until(self) -> float:
+        """Tell when the first of what rests may go on; inf if nothing does."""
+        lane = self._lane
+        return lane.until if lane.line and lane.until > -inf and not lane.busy else inf
 
     def resting(self, now: float) -> bool:
         """Say whether a failed record is being waited for: the partition should not be read meanwhile."""
@@ -191,7 +197,9 @@ class Partition:
 class KeyedPartition(Partition):
     """A partition in which order is kept within each key, and up to `most_calls` calls run at once."""
 
-    def __init__(self, tp: Tp, generation: int = 0, *, key: KeyOf, most_calls: int, **how: Any) -> None:
+    def __init__(
+        self, tp: Tp, generation: int = 0, *, key: KeyOf, most_calls: int, **how: Any
+    ) -> None:
         super().__init__(tp, generation, **how)
         self._key = key
         self._most_calls = most_calls
@@ -199,9 +207,13 @@ class KeyedPartition(Partition):
         self._ready: dict[Lane, None] = {}  # with something to do, in turn
         self._resting: dict[Lane, None] = {}  # have failed; may be ready by now
         self._burials: dict[int, Lane] = {}
-        self._open: deque[int] = deque()  # delivered, not known to be finished, or behind one that is not
+        self._open: deque[int] = (
+            deque()
+        )  # delivered, not known to be finished, or behind one that is not
         self._early: set[int] = set()  # finished before one delivered earlier
-        self._lane_of: dict[int, Lane] = {}  # by offset, of what is not finished: a key is asked for once
+        self._lane_of: dict[
+            int, Lane
+        ] = {}  # by offset, of what is not finished: a key is asked for once
 
     def deliver(self, batch: Batch) -> None:
         key_of, lanes = self._key, self._lanes
@@ -234,8 +246,8 @@ class KeyedPartition(Partition):
             lanes.append(lane)
             del self._ready[lane]
             lane.busy = True
-            for _ in range(min(1 if lane.suspects else room, len(lane.line))):
-                messages.append(lane.line.popleft())
+            many = min(1 if lane.suspects else room, len(lane.line))
+            messages.extend(lane.line.popleft() for _ in range(many))
             if lane.suspects:
                 break
         messages.sort(key=_offset)
@@ -253,6 +265,9 @@ class KeyedPartition(Partition):
             return inf
         if self._ready:
             return -inf
+        return min((lane.until for lane in self._resting), default=inf)
+
+    def rests_until(self) -> float:
         return min((lane.until for lane in self._resting), default=inf)
 
     def resting(self, now: float) -> bool:

@@ -74,7 +74,7 @@ class Children:
         with self._lock:
             if self._closed:
                 raise ProcessFailed("the app has stopped")
-            child = subprocess.Popen(
+            child = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-c", BOOT, json.dumps(sys.path)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -215,7 +215,9 @@ def _headers(given: Sequence[tuple[str, str]]) -> list[tuple[str, bytes]]:
 
 def find(sent: dict[str, Any]) -> type[Consumer]:
     """Find the consumer class that a message names."""
-    value: Any = _script(sent["script"]) if sent["script"] else importlib.import_module(sent["module"])
+    value: Any = (
+        _script(sent["script"]) if sent["script"] else importlib.import_module(sent["module"])
+    )
     for part in sent["consumer"].split("."):
         value = getattr(value, part, None)
     if not inspect.isclass(value):
@@ -223,7 +225,8 @@ def find(sent: dict[str, Any]) -> type[Consumer]:
             f"{sent['consumer']} cannot be found in {sent['module']} by another process; "
             "define the consumer at the top of a module"
         )
-    return value
+    found: type[Consumer] = value
+    return found
 
 
 def _script(path: str) -> Any:

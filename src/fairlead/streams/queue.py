@@ -1,12 +1,13 @@
 """The jobs queue: what schedulers push to and workers take from, and whether a group may be polled.
 
-From the moment a job is given to the scheduler it is in the books of its group, and if it is a blocking one, the group
-is *blocked* until it has finished and is not locked any more.  Neither forgetting a job nor unlocking it without pushing
-it opens the group: it was read, so the next records must wait.  Only `clear`, when a group is reset, takes jobs out.
+From the moment a job is given to the scheduler it is in the books of its group, and if it is a blocking one, the
+group is *blocked* until it has finished and is not locked any more.  Neither forgetting a job nor unlocking it
+without pushing it opens the group: it was read, so the next records must wait.  Only `clear`, when a group is
+reset, takes jobs out.
 
-`concurrency` jobs run at once.  A push starts its job on the spot if a worker is free, so a job is busy from then on;
-starting is `start(job)`, which only hands it over.  Jobs of one partition do not run beside each other, except for
-consumption by key; one whose turn it is not stands aside until the partition is free.
+`concurrency` jobs run at once.  A push starts its job on the spot if a worker is free, so a job is busy from then
+on; starting is `start(job)`, which only hands it over.  Jobs of one partition do not run beside each other, except
+for consumption by key; one whose turn it is not stands aside until the partition is free.
 
 Every method may be called by any thread.  Nothing here calls user code or waits.
 """
@@ -45,9 +46,7 @@ class JobsQueue:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.concurrency = concurrency
-        self.assignments: Mapping[str, tuple[int, ...]] = (
-            {} if assignments is None else assignments
-        )
+        self.assignments: Mapping[str, tuple[int, ...]] = {} if assignments is None else assignments
         self.scheduler = "the scheduler"  # its class, for the texts of errors
         self.clock = clock
         self.stopping = False
@@ -132,7 +131,8 @@ class JobsQueue:
             )
         if job.cleared:
             raise self._misuse(
-                job, f"was {deed} after clear({job.group_id!r}): forget its jobs when clear is called"
+                job,
+                f"was {deed} after clear({job.group_id!r}): forget its jobs when clear is called",
             )
         if job not in self._books.get(job.group_id, ()):
             said = "after it had finished" if job.finished else "though it was never given"

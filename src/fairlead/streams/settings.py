@@ -220,7 +220,9 @@ def read_topic(name: Any, consumer: Any, options: Mapping[str, Any]) -> Topic:
         _weight(given.get("weight", 1.0), name),
         long_running,
         parallel_by,
-        whole(given.get("batch_size", DEFAULT_BATCH), f"topic {name!r}: batch_size", 1, MOST_MESSAGES),
+        whole(
+            given.get("batch_size", DEFAULT_BATCH), f"topic {name!r}: batch_size", 1, MOST_MESSAGES
+        ),
         whole(given["max_retries"], f"topic {name!r}: max_retries", 0),
         seconds(given["retry_backoff"], f"topic {name!r}: retry_backoff", zero=True),
         dead_letter,

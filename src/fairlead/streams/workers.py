@@ -91,7 +91,7 @@ class Workers:
                 answer = job.holding.consumer.consume(job.messages)
                 if asyncio.iscoroutine(answer):
                     answer.close()
-                    raise TypeError(  # noqa: TRY301
+                    raise TypeError(
                         f"{shape.consumer.__name__}.consume returned a coroutine, and is no coroutine function; "
                         "write it with async def"
                     )

@@ -1,0 +1,178 @@
+"""`StreamApp`: the door of streams.  It holds settings; what runs is a `Runtime`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+from fairlead.errors import ConfigError, Misuse
+from fairlead.streams.runtime import Runtime
+from fairlead.streams.settings import AppSettings, Topic, read_app, read_topic
+from fairlead.streams.statistics import Statistics, statistics_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import FrameType
+
+    from fairlead.core import Capacity, Policy
+    from fairlead.streams.broker import Broker
+    from fairlead.streams.consumer import Consumer
+    from fairlead.streams.jobs import Job
+    from fairlead.streams.scheduler import StreamScheduler
+
+
+class StreamApp:
+    """Consume topics of Kafka, under a scheduler.
+
+    >>> from fairlead.streams import Consumer
+    >>> class Orders(Consumer):
+    ...     async def consume(self, messages): ...
+    >>> app = StreamApp(bootstrap_servers="localhost:9092", group="billing", concurrency=8)
+    >>> app.topic("orders", Orders, priority=80, weight=3)
+    >>> sorted(app.topics)
+    ['orders']
+
+    `app.run()` consumes until SIGTERM or SIGINT; `app.start()` and `app.stop()` do the same in steps.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | None = None,
+        group: str | None = None,
+        concurrency: int = 8,
+        scheduler: type[StreamScheduler] | None = None,
+        tick_interval: Any = "5s",
+        commit_interval: Any = "5s",
+        grace: Any = "30s",
+        kafka: Mapping[str, Any] | None = None,
+        *,
+        policy: Policy | None = None,
+        capacity: Capacity | None = None,
+        withheld_limit: Any = "30s",
+        broker: Broker | None = None,
+        **unknown: Any,
+    ) -> None:
+        self.settings: AppSettings = read_app(
+            bootstrap_servers=bootstrap_servers,
+            group=group,
+            concurrency=concurrency,
+            scheduler=scheduler,
+            policy=policy,
+            capacity=capacity,
+            tick_interval=tick_interval,
+            commit_interval=commit_interval,
+            grace=grace,
+            withheld_limit=withheld_limit,
+            kafka=kafka,
+            broker=broker,
+            unknown=unknown,
+        )
+        self.topics: dict[str, Topic] = {}
+        self.broker: Broker = self._kafka() if broker is None else broker
+        self._runtime: Runtime | None = None
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+
+    def topic(self, name: str, consumer: type[Consumer], **options: Any) -> None:
+        """Consume a topic.
+
+        Options: priority (0–100, default 50), weight, long_running, parallel_by, batch_size, max_retries,
+        retry_backoff, dead_letter, subscription_group.
+        """
+        if self._runtime is not None:
+            raise Misuse(f"topic {name!r} comes too late: the app runs; add topics before")
+        topic = read_topic(name, consumer, options)
+        if topic.name in self.topics:
+            raise ConfigError(f"topic {topic.name!r} is given twice; a topic has one consumer")
+        if any(topic.name == other.dead_letter for other in self.topics.values()) and (
+            topic.dead_letter in self.topics
+        ):
+            raise ConfigError(
+                f"dead_letter: the dead letters of {topic.name!r} and {topic.dead_letter!r} go round in a ring"
+            )
+        self.topics[topic.name] = topic
+
+    def _kafka(self) -> Broker:
+        try:
+            from fairlead.streams.kafka import KafkaBroker
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"bootstrap_servers needs {error.name}; install fairlead[streams], or give a broker"
+            ) from error
+        return KafkaBroker(self.settings.bootstrap_servers or "", kafka=self.settings.kafka)
+
+    @property
+    def runtime(self) -> Runtime:
+        """What runs; there is none before `start`."""
+        if self._runtime is None:
+            raise Misuse("the app does not run; call start() or run() first")
+        return self._runtime
+
+    def start(self) -> Self:
+        """Begin to consume, in threads of its own."""
+        with self._lock:
+            if self._runtime is not None:
+                raise Misuse("the app runs already; make another app")
+            if not self.topics:
+                raise ConfigError(
+                    "the app has no topic; add one with app.topic(name, ConsumerClass)"
+                )
+            self._runtime = Runtime(self.settings, list(self.topics.values()), self.broker)
+            self._runtime.start()
+        return self
+
+    def stop(self, grace: float | None = None) -> None:
+        """Finish what runs, hand back what waits, commit and leave; once or often."""
+        self._stop.set()
+        with self._lock:
+            runtime = self._runtime
+            if runtime is not None and not runtime.stopped:
+                runtime.stop(self.settings.grace if grace is None else grace)
+
+    def run(self) -> None:
+        """Consume until SIGTERM, SIGINT or `shut_down`; then stop within the grace and return."""
+        with _Signals(self.shut_down):
+            self.start()
+            try:
+                self._stop.wait()
+            finally:
+                self.stop()
+
+    def shut_down(self) -> None:
+        """Have `run` return; from any thread."""
+        self._stop.set()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def statistics(self) -> Statistics:
+        """Tell the figures of this moment: what metrics and `fairlead streams top` show."""
+        return statistics_of(self.runtime)
+
+    def explain(self, job: Job) -> str:
+        """Say why a job has not started."""
+        return self.runtime.explain(job)
+
+
+class _Signals:
+    """SIGTERM and SIGINT ask for the end; only in the main thread, where Python has signals."""
+
+    def __init__(self, ask: Any) -> None:
+        self._ask = ask
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._caught)
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        self._ask()
+
+    def __exit__(self, *exc: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)

@@ -1,0 +1,266 @@
+"""From records to jobs: what a listener hands to the scheduler, and how the end of each job is noted.
+
+Called by the listener's thread, and, for the end of jobs, by workers; `lock` is the listener's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from math import inf
+from typing import TYPE_CHECKING
+
+from fairlead.streams.broker import Batch
+from fairlead.streams.burials import Burials
+from fairlead.streams.jobs import CONSUMPTION, Job, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlead.streams.broker import Eof, Tp
+    from fairlead.streams.calling import SchedulerCalls
+    from fairlead.streams.flow import Flow
+    from fairlead.streams.holdings import Holding
+    from fairlead.streams.partitions import Partition
+    from fairlead.streams.runtime import Runtime
+    from fairlead.streams.statistics import Counts
+
+log = logging.getLogger("fairlead.streams")
+
+
+class Intake:
+    """The records of one listener on their way to the scheduler."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        group_id: str,
+        holdings: dict[Tp, Holding],
+        flow: Flow,
+        counts: Counts,
+        wake: Callable[[], None],
+    ) -> None:
+        self.lock = threading.Lock()  # over holdings, partitions and what is kept here
+        self.dirty: dict[Holding, None] = {}  # finished more than was committed
+        self.stopped = False
+        self._runtime = runtime
+        self._queue = runtime.queue
+        self._group_id = group_id
+        self._holdings = holdings
+        self._flow = flow
+        self._counts = counts
+        self._wake = wake
+        self._burials = Burials(runtime.outbox)
+        self._touched: deque[Holding] = deque()  # may have something to run
+        self._retry_at: dict[Holding, float] = {}
+        self._pending: list[Job] = []  # in the books, and the scheduler could not be asked yet
+        self._ticking: dict[Holding, Job] = {}
+
+    @property
+    def calls(self) -> SchedulerCalls:
+        """The scheduler."""
+        return self._runtime.calls
+
+    @property
+    def stuck(self) -> bool:
+        """Say whether jobs wait for the scheduler to be asked."""
+        return bool(self._pending)
+
+    def due_at(self) -> float:
+        """Tell when there is something to give, as far as is known now."""
+        if (self._touched or self._pending) and not self._queue.blocked(self._group_id):
+            return -inf
+        return min(list(self._retry_at.values()), default=inf)
+
+    def go_on(self, holding: Holding) -> None:
+        """Give the scheduler what a partition may run next; by workers, after a job of it has finished."""
+        if holding.lost or self.stopped:
+            return
+        with self.lock:
+            jobs = self._take(holding, time.monotonic())
+        if jobs and not self._offer(jobs):
+            with self.lock:
+                self._pending.extend(jobs)
+        self._wake()
+
+    def ended(self, job: Job, error: BaseException | None) -> None:
+        """Note how a consumption job has ended; by workers."""
+        holding, taken = job.holding, job.taken
+        if job.skipped or taken is None:
+            return
+        with self.lock:
+            if holding.lost:
+                return
+            partition = holding.partition
+            if error is None:
+                partition.finish(taken)
+                self.dirty[holding] = None
+            else:
+                self._note_failure(holding, partition, job, error)
+        if not self.calls.scheduler.buffered:
+            self._touched.append(holding)
+            if not job.blocking:
+                self._wake()
+
+    def _note_failure(
+        self, holding: Holding, partition: Partition, job: Job, error: BaseException
+    ) -> None:
+        now = time.monotonic()
+        self._counts.failures += 1
+        message = partition.fail(job.taken, now)  # type: ignore[arg-type]
+        self._flow.watch(holding)
+        if message is not None:
+            self._burials.add(holding, message, error)
+            what = "goes to the dead-letter topic"
+        else:
+            self._counts.retries += 1
+            self._retry_at[holding] = at = partition.rests_until()
+            what = f"is tried again in {max(0.0, at - now):.3g} s"
+        log.warning(
+            "%s raised %r on %s, offsets %d to %d; it %s",
+            holding.topic.shape.consumer.__name__,
+            error,
+            holding.tp,
+            job.messages[0].offset,
+            job.messages[-1].offset,
+            what,
+            exc_info=error,
+        )
+        self._wake()
+
+    def deliver(self, event: Batch | Eof) -> None:
+        """Let records wait; note the end of a partition."""
+        with self.lock:
+            holding = self._holdings.get(event.tp)
+            if holding is None:
+                return
+            if not isinstance(event, Batch):
+                holding.eof = True
+            else:
+                holding.had_records = True
+                holding.eof = False
+                holding.partition.deliver(event)
+                self._counts.records += len(event)
+                self._flow.delivered(holding)
+        self._touched.append(holding)
+
+    def give(self, now: float) -> None:
+        """Give the scheduler what may be given now."""
+        if self._retry_at:
+            with self.lock:
+                for holding in [one for one, at in self._retry_at.items() if at <= now]:
+                    del self._retry_at[holding]
+                    self._touched.append(holding)
+        if self._pending:
+            with self.lock:
+                pending, self._pending = self._pending, []
+            if not self.calls.consumption(self._group_id, pending):
+                self._pending.extend(pending)
+                return
+        if not self._touched:
+            return
+        waits = not self.calls.scheduler.buffered and self._queue.blocked(self._group_id)
+        jobs: list[Job] = []
+        eofed: list[Job] = []
+        later: list[Holding] = []
+        with self.lock:
+            for holding in self._drain_touched():
+                if holding.lost:
+                    continue
+                if waits and not holding.topic.long_running:
+                    later.append(holding)
+                    continue
+                jobs += self._take(holding, now)
+                if holding.eof and holding.partition.at_rest:
+                    holding.eof = False
+                    if holding.topic.shape.eofs:
+                        eofed.append(Job(Kind.EOFED, holding))
+        self._touched.extend(later)
+        if jobs and not self._offer(jobs):
+            self._pending.extend(jobs)
+        if eofed:
+            self.hand_over(Kind.EOFED, eofed)
+
+    def _drain_touched(self) -> dict[Holding, None]:
+        touched: dict[Holding, None] = {}
+        while self._touched:
+            touched[self._touched.popleft()] = None
+        return touched
+
+    def _take(self, holding: Holding, now: float) -> list[Job]:
+        """Make jobs of what a partition may run now.  The lock is held."""
+        partition, topic = holding.partition, holding.topic
+        jobs = []
+        while (taken := partition.take(now)) is not None:
+            job = Job(CONSUMPTION, holding, taken, blocking=not topic.long_running)
+            if topic.shape.tells_tenant or topic.shape.tells_cost:
+                self._describe(job)
+            jobs.append(job)
+        if (at := partition.rests_until()) < inf:
+            self._retry_at[holding] = at
+        if not jobs and holding.eof and partition.at_rest:
+            self._touched.append(holding)
+        return jobs
+
+    def _describe(self, job: Job) -> None:
+        try:
+            consumer = job.holding.consumer
+            job.tenant = consumer.tenant(job.messages)
+            job.cost = consumer.cost(job.messages)
+            hash(job.tenant)
+            if not 0 <= job.cost < inf:
+                raise ValueError(f"a cost of {job.cost!r}")
+        except Exception as error:
+            job.tenant, job.cost = job.topic, len(job.messages)
+            log.error("%s could not describe a batch: %r", job.topic, error, exc_info=error)
+
+    def _offer(self, jobs: list[Job]) -> bool:
+        self._queue.give(jobs)
+        return self.calls.consumption(self._group_id, jobs)
+
+    def hand_over(self, kind: Kind, jobs: list[Job]) -> None:
+        """Give the scheduler jobs that are not consumption."""
+        if jobs:
+            self._queue.give(jobs)
+            self.calls.lifecycle(kind, jobs)
+
+    def tick(self) -> None:
+        """Have the scheduler look again, and the consumers that tick, tick."""
+        self.calls.manage(self._group_id)
+        jobs = []
+        with self.lock:
+            for holding in self._holdings.values():
+                last = self._ticking.get(holding)
+                if holding.topic.shape.ticks and (last is None or last.finished or last.cleared):
+                    self._ticking[holding] = job = Job(Kind.PERIODIC, holding)
+                    jobs.append(job)
+        self.hand_over(Kind.PERIODIC, jobs)
+
+    def bury(self, now: float) -> None:
+        """See to dead letters: what the broker has counts as done."""
+        if not self._burials:
+            return
+        jobs = []
+        with self.lock:
+            for holding, message in self._burials.settled(now):
+                if not holding.lost:
+                    holding.partition.bury(message)
+                    self._counts.dead_letters += 1
+                    self.dirty[holding] = None
+                    self._touched.append(holding)
+                    jobs.append(Job(Kind.IDLE, holding))
+        self.hand_over(Kind.IDLE, jobs)
+
+    def forget(self, holding: Holding) -> None:
+        """A partition is gone.  The lock is held."""
+        self.dirty.pop(holding, None)
+        self._retry_at.pop(holding, None)
+        self._ticking.pop(holding, None)
+        self._burials.forget(holding)
+
+    def clear(self) -> None:
+        """The group starts anew."""
+        with self.lock:
+            self._pending.clear()

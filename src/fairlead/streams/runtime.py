@@ -1,0 +1,200 @@
+"""One run of a stream app: its queue, workers, scheduler and listeners, from start to stop.
+
+The end of a job goes through here, on the worker's thread: the listener notes the result, the queue frees the
+worker and the group, then the scheduler is told, directly or by the steward.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from fairlead.errors import FairleadError, SchedulerFailed
+from fairlead.streams.calling import SchedulerCalls, Steward, after
+from fairlead.streams.gating import GateScheduler
+from fairlead.streams.jobs import CONSUMPTION, Job
+from fairlead.streams.listener import Listener
+from fairlead.streams.queue import JobsQueue
+from fairlead.streams.workers import Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from fairlead.streams.broker import Broker, Outbox
+    from fairlead.streams.scheduler import StreamScheduler
+    from fairlead.streams.settings import AppSettings, Topic
+
+log = logging.getLogger("fairlead.streams")
+
+WATCH = 1.0  # seconds between two looks for what is stuck
+LAST = 1.0  # seconds beyond the grace for threads to end
+
+
+class Assignments(dict[str, tuple[int, ...]]):
+    """The partitions held now, by topic; schedulers see it change."""
+
+
+class Runtime:
+    """Everything that runs while an app does."""
+
+    def __init__(self, settings: AppSettings, topics: Sequence[Topic], broker: Broker) -> None:
+        self.settings = settings
+        self.broker = broker
+        self.assignments = Assignments()
+        self.withheld_reports = 0
+        self.stopped = False
+        self._topics = {topic.name: topic for topic in topics}
+        self._outbox: Outbox | None = None
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self.workers = Workers(settings.concurrency, self.finished)
+        self.queue = JobsQueue(
+            settings.concurrency,
+            self.workers.start,
+            freed=self._freed,
+            assignments=self.assignments,
+        )
+        self.calls = SchedulerCalls(self._make_scheduler(), self.queue, self.reset)
+        self.queue.scheduler = self.calls.name
+        groups: dict[str, list[Topic]] = {}
+        for topic in topics:
+            groups.setdefault(topic.subscription_group, []).append(topic)
+        self.listeners = {name: Listener(self, name, own) for name, own in groups.items()}
+        self._steward = None if self.calls.scheduler.inline else Steward(self.calls)
+        self._watch = threading.Thread(target=self._watch_over, name="fairlead-watch", daemon=True)
+
+    def _make_scheduler(self) -> StreamScheduler:
+        chosen = self.settings.scheduler
+        if chosen is None:
+            return GateScheduler(
+                self.queue,
+                policy=self.settings.policy,
+                capacity=self.settings.capacity,
+                weight_of=lambda topic: self._topics[str(topic)].weight,
+            )
+        try:
+            return chosen(self.queue)
+        except BaseException as error:
+            raise SchedulerFailed(
+                f"the scheduler {chosen.__name__} could not be made: {type(error).__name__}: {error}"
+            ) from error
+
+    def start(self) -> None:
+        """Begin to listen."""
+        for listener in self.listeners.values():
+            listener.start()
+        self._watch.start()
+
+    # Called by listeners, workers and the queue
+
+    def outbox(self) -> Outbox:
+        """The way to write dead letters; made when it is first needed."""
+        with self._lock:
+            if self._outbox is None:
+                self._outbox = self.broker.outbox()
+            return self._outbox
+
+    def note_assignments(self) -> None:
+        """Partitions have come or gone."""
+        with self._lock:
+            held: dict[str, list[int]] = {}
+            for listener in self.listeners.values():
+                for tp in list(listener.holdings):
+                    held.setdefault(tp.topic, []).append(tp.partition)
+            for topic in [topic for topic in self.assignments if topic not in held]:
+                del self.assignments[topic]
+            for topic, partitions in held.items():
+                self.assignments[topic] = tuple(sorted(partitions))
+
+    def finished(self, job: Job, error: BaseException | None) -> None:
+        """A worker is done with a job."""
+        if job.kind is CONSUMPTION:
+            job.holding.listener.intake.ended(job, error)
+        elif error is not None:
+            log.error(
+                "%s of %s[%d] raised %r", job.kind, job.topic, job.partition, error, exc_info=error
+            )
+        self.queue.done(job)
+        if self._steward is not None:
+            self._steward.after(job)
+        else:
+            after(self.calls, job)
+
+    def _freed(self, group_id: str) -> None:
+        self.listeners[group_id].wake()
+
+    def reset(self, group_id: str, why: str) -> None:
+        """Have a group start anew."""
+        self.listeners[group_id].reset(why)
+
+    # Watching
+
+    def _watch_over(self) -> None:
+        reported: dict[Job, float] = {}
+        while not self._ended.wait(WATCH):
+            self.calls.overdue()
+            now = time.monotonic()
+            held = {job: now - since for job, since in self.withheld()}
+            reported = {job: age for job, age in reported.items() if job in held}
+            for job, age in held.items():
+                if age >= max(self.settings.withheld_limit, 2 * reported.get(job, 0.0)):
+                    reported[job] = age
+                    self.withheld_reports += 1
+                    log.warning(
+                        "the %s job of %s[%d] has been withheld by %s for %.1f s (%s); group %s waits for it",
+                        job.kind,
+                        job.topic,
+                        job.partition,
+                        self.calls.name,
+                        age,
+                        job.state,
+                        job.group_id,
+                    )
+
+    def withheld(self) -> Iterator[tuple[Job, float]]:
+        """Tell the jobs the scheduler has not let go, or has not unlocked though they have finished, and since when."""
+        for job in self.queue.given():
+            since = job.given_at if job.finished else job.withheld_since
+            if since is not None:
+                yield job, since
+
+    def explain(self, job: Job) -> str:
+        """Say why a job has not started, or where it stands."""
+        now = time.monotonic()
+        if job.state not in ("given", "locked"):
+            return f"it is {job.state}"
+        return self.calls.scheduler.explain(job, now)
+
+    # The end
+
+    def stop(self, grace: float) -> None:
+        """Finish what runs, hand back what waits, commit and leave, within the grace."""
+        self.stopped = True
+        by = time.monotonic() + grace
+        self.queue.stop()
+        for listener in self.listeners.values():
+            listener.drain()
+        if not self.queue.drain(by - time.monotonic()):
+            log.warning(
+                "after the grace of %g s these still run, and are left to the next owner: %s",
+                grace,
+                self.queue.running(),
+            )
+        for listener in self.listeners.values():
+            listener.finish(by)
+        for listener in self.listeners.values():
+            if listener.is_alive():
+                listener.join(max(0.0, by - time.monotonic()) + LAST)
+        self._ended.set()
+        if self._steward is not None:
+            self._steward.stop(LAST)
+        self.workers.stop(max(0.0, by - time.monotonic()))
+        if isinstance(self.calls.scheduler, GateScheduler):
+            self.calls.scheduler.close()
+        if self._outbox is not None:
+            try:
+                self._outbox.close()
+            except FairleadError as error:
+                log.warning("dead letters: %s", error)

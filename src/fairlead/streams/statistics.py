@@ -1,0 +1,146 @@
+"""The figures of a running app, for metrics, `top` and tests: read, never decided upon."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairlead.streams.broker import Tp
+    from fairlead.streams.listener import Listener
+    from fairlead.streams.runtime import Runtime
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one listener has counted since it began."""
+
+    records: int = 0
+    failures: int = 0
+    retries: int = 0
+    dead_letters: int = 0
+    commits: int = 0
+    refused: int = 0
+    rebalances: int = 0
+    resets: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFigures:
+    """One partition that is held."""
+
+    tp: Tp
+    generation: int
+    position: int | None
+    committed: int | None
+    buffered: int
+    running: int
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFigures:
+    """One subscription group."""
+
+    group_id: str
+    partitions: tuple[PartitionFigures, ...]
+    blocked: bool
+    polled_ago: float
+    records: int
+    failures: int
+    retries: int
+    dead_letters: int
+    commits: int
+    refused_commits: int
+    rebalances: int
+    resets: int
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """A job that its scheduler has not let go."""
+
+    topic: str
+    partition: int
+    group_id: str
+    kind: str
+    state: str
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A running app."""
+
+    busy: int
+    enqueued: int
+    waiting: int
+    concurrency: int
+    handed_back: int
+    scheduler: str
+    scheduler_calls: int
+    scheduler_seconds: float
+    scheduler_slowest: float
+    scheduler_slow: int
+    scheduler_raised: int
+    withheld: tuple[Withheld, ...]
+    groups: dict[str, GroupFigures]
+
+
+def statistics_of(runtime: Runtime) -> Statistics:
+    """Read the figures."""
+    now = time.monotonic()
+    queue, calls = runtime.queue, runtime.calls
+    counts = queue.statistics
+    return Statistics(
+        busy=counts["busy"],
+        enqueued=counts["enqueued"],
+        waiting=counts["waiting"],
+        concurrency=queue.concurrency,
+        handed_back=queue.handed_back,
+        scheduler=calls.name,
+        scheduler_calls=calls.calls,
+        scheduler_seconds=calls.seconds,
+        scheduler_slowest=calls.slowest,
+        scheduler_slow=calls.slow,
+        scheduler_raised=calls.raised,
+        withheld=tuple(
+            Withheld(job.topic, job.partition, job.group_id, job.kind, job.state, now - since)
+            for job, since in runtime.withheld()
+        ),
+        groups={
+            name: _group(listener, queue.blocked(name), now)
+            for name, listener in runtime.listeners.items()
+        },
+    )
+
+
+def _group(listener: Listener, blocked: bool, now: float) -> GroupFigures:
+    with listener.lock:
+        partitions = tuple(
+            PartitionFigures(
+                one.tp,
+                one.partition.generation,
+                one.partition.position,
+                one.committed,
+                one.partition.buffered,
+                one.partition.calls,
+                one.paused,
+            )
+            for one in listener.holdings.values()
+        )
+    return GroupFigures(
+        listener.group_id,
+        partitions,
+        blocked,
+        now - listener.polled_at,
+        listener.counts.records,
+        listener.counts.failures,
+        listener.counts.retries,
+        listener.counts.dead_letters,
+        listener.counts.commits,
+        listener.counts.refused,
+        listener.counts.rebalances,
+        listener.counts.resets,
+    )
