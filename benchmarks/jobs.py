@@ -17,7 +17,7 @@ from benchmarks.harness import Measure, Table, Target
 from benchmarks.jobs_engine import Engine, installed
 from benchmarks.jobs_fairlead import BYTES, FILL, GRAPH_NODES, SLOTS, SQLITE, START
 from benchmarks.jobs_floors import NODE
-from benchmarks.jobs_meter import CLIENT, DRAIN, ENQUEUE
+from benchmarks.jobs_meter import CLIENT, DRAIN, ENQUEUE, STEADY
 from benchmarks.jobs_run import measured
 from benchmarks.sizes import Sizes
 
@@ -73,6 +73,7 @@ def draining(sizes: Sizes, engine: Engine) -> Iterator[Table]:
         case, jobs = plans[name]
         before = engine.cpu()
         figures = measured(case, engine.url(), jobs)
+        kept.note(f"steady {name}", figures[STEADY])
         kept.note(f"enqueue {name}", figures[ENQUEUE])
         kept.note(f"client {name}", figures[CLIENT])
         kept.note(f"server {name}", (engine.cpu() - before) / jobs * 1e6)
@@ -96,6 +97,14 @@ def draining(sizes: Sizes, engine: Engine) -> Iterator[Table]:
             "fairlead's end is a look into the database, the others' the last function.",
             *notes,
         ],
+        at_most=ROUNDS,
+    )
+    yield Table(
+        title="Jobs: the same drain from the first job on, PostgreSQL",
+        unit="µs per job on the wall, from the first job's run to the last end",
+        cases={name: kept.again(f"steady {name}") for name in plans},
+        base=FLOOR,
+        notes=["In the runs of the table above, without what a worker does before its first job."],
         at_most=ROUNDS,
     )
     batched = [name for name in plans if name != NODES]

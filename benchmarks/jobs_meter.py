@@ -14,6 +14,7 @@ Figures = dict[str, float]
 
 # Names of figures.
 DRAIN = "drain"  # µs per job, from starting the worker to the end of the last job
+STEADY = "steady"  # the same from the first job's run on
 ENQUEUE = "enqueue"  # µs per job, in batches
 CLIENT = "client"  # CPU µs per drained job of the process that drains
 
@@ -29,7 +30,7 @@ class Meter:
         self._woken: asyncio.Event | None = None
         self._lock = threading.Lock()
         self._began = self._cpu = 0.0
-        self._took = self._used = 0.0
+        self._took = self._used = self._first = 0.0
 
     def start(self) -> None:
         """Begin to measure: the worker is started now."""
@@ -39,6 +40,8 @@ class Meter:
         """One job has run."""
         with self._lock:
             self.ran += 1
+            if self.ran == 1:
+                self._first = time.perf_counter() - self._began
             if self.ran == self.jobs:
                 self.stop()
 
@@ -59,7 +62,11 @@ class Meter:
     def figures(self) -> Figures:
         if self.ran < self.jobs:
             raise RuntimeError(f"only {self.ran} of {self.jobs} jobs ran")
-        return {DRAIN: self._took / self.jobs * 1e6, CLIENT: self._used / self.jobs * 1e6}
+        return {
+            DRAIN: self._took / self.jobs * 1e6,
+            STEADY: (self._took - self._first) / self.jobs * 1e6,
+            CLIENT: self._used / self.jobs * 1e6,
+        }
 
 
 async def enqueued(batch: Callable[[int], Awaitable[object]], jobs: int) -> Figures:

@@ -653,3 +653,20 @@ def _one(task, *args):
     dag = Dag("one")
     dag.add(task, *args)
     return dag
+
+
+class TestEstimates:
+    def test_how_long_a_task_takes_is_learned(self, url):
+        async def main():
+            jobs, double, *_ = small(url)
+            async with jobs:
+                await jobs.wait(await jobs.submit(_one(double, 1)))
+                store = await jobs.store()
+                async with asyncio.timeout(10):
+                    while "double" not in (learned := await store.estimates()):  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)  # the next sweep writes it down
+                return learned["double"]
+
+        mean, count = go(main())
+        assert 0 < mean < 5
+        assert count == 1

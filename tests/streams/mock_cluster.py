@@ -142,7 +142,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "rd_kafka_mock_cluster_bootstraps": (TEXT, [P]),
     "rd_kafka_mock_group_initial_rebalance_delay_ms": (None, [P, I32]),
     "rd_kafka_mock_topic_create": (INT, [P, TEXT, INT, INT]),
-    "rd_kafka_mock_push_request_errors_array": (None, [P, I16, ctypes.c_size_t, ctypes.POINTER(INT)]),
+    "rd_kafka_mock_push_request_errors_array": (
+        None,
+        [P, I16, ctypes.c_size_t, ctypes.POINTER(INT)],
+    ),
     "rd_kafka_mock_clear_request_errors": (None, [P, I16]),
     "rd_kafka_mock_broker_set_down": (INT, [P, I32]),
     "rd_kafka_mock_broker_set_up": (INT, [P, I32]),

@@ -49,6 +49,10 @@ class Estimates:
         found = self._known.get(task)
         return None if found is None else found[0]
 
+    def means(self) -> dict[str, float]:
+        """Tell the mean of every task that was seen to run."""
+        return {task: mean for task, (mean, _) in self._known.items()}
+
     def fill(self, jobs: Sequence[ReadyJob]) -> Sequence[ReadyJob]:
         """Give jobs without an estimate the learned one."""
         if not self._known:

@@ -183,11 +183,12 @@ class Jobs:
         return [Run(str(one.dag), one.new) for one in submitted]
 
     def _planned(self, dag: Any, now: float, start_at: float | None) -> NewRun:
+        learned = None if self.scheduler is None else self.scheduler.estimates.means()
         plan = getattr(dag, "plan", None)
         if plan is not None:
-            planned: NewRun = plan(self.tasks, now=now, start_at=start_at)
+            planned: NewRun = plan(self.tasks, now=now, start_at=start_at, estimates=learned)
             return planned
-        return run_of_file(dag, self.tasks, now=now, start_at=start_at)
+        return run_of_file(dag, self.tasks, now=now, start_at=start_at, estimates=learned)
 
     async def _check_executors(self, store: Store, runs: Sequence[NewRun]) -> None:
         known = set(self.executors)

@@ -101,7 +101,9 @@ def check(kafka: Settings) -> dict[str, Any]:
         )
     try:
         # Without servers it connects to nothing.
-        Consumer(consumer_settings("", "check", kafka, name="", eof=False), logger=ClientLog()).close()
+        Consumer(
+            consumer_settings("", "check", kafka, name="", eof=False), logger=ClientLog()
+        ).close()
     except (KafkaException, TypeError, ValueError) as error:
         reason = error_of(error).str() if isinstance(error, KafkaException) else str(error)
         raise ConfigError(f"kafka={{…}} is refused by librdkafka: {reason}") from error

@@ -18,7 +18,7 @@ import threading
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from fairlead.errors import FairleadError
 from fairlead.streams.broker import Batch, Message, Tp
@@ -225,8 +225,7 @@ def find(sent: dict[str, Any]) -> type[Consumer]:
             f"{sent['consumer']} cannot be found in {sent['module']} by another process; "
             "define the consumer at the top of a module"
         )
-    found: type[Consumer] = value
-    return found
+    return cast("type[Consumer]", value)
 
 
 def _script(path: str) -> Any:

@@ -7,8 +7,8 @@ line of *news* for the scheduler of another process.  Nothing is deleted before 
 **Locks.**  Rows of runs are locked before rows of jobs, runs in order of their numbers; rows of jobs are touched under
 their run's lock, or by a claim that skips what is locked.  So nothing deadlocks.
 
-**Fences.**  An active job belongs to whoever claimed it with that fence.  A worker lives by its heartbeat; `bury` removes
-the silent ones, and their jobs are then nobody's (`orphans`).  A claim needs the scheduler's lease (`epoch`).
+**Fences.**  An active job belongs to whoever claimed it with that fence.  A worker lives by its heartbeat; `bury`
+removes the silent ones, and their jobs are then nobody's (`orphans`).  A claim needs the scheduler's lease (`epoch`).
 
 **Errors.**  `StoreUnavailable` if the database cannot be reached or refuses for reasons that pass (also a full disk:
 nothing was changed); calls may then be repeated.  Anything else is a bug.
@@ -49,7 +49,7 @@ class Store(Protocol):
     # Life
 
     async def open(self) -> None:
-        """Connect, and check the schema's version; SQLite brings itself up to date, PostgreSQL says which command does."""
+        """Connect, and check the schema's version; SQLite migrates itself, PostgreSQL says which command does."""
 
     async def close(self) -> None:
         """Let go of every connection; may be called twice."""
@@ -61,7 +61,7 @@ class Store(Protocol):
         """Tell the store's time, as well as it is known without asking: offset measured at open and at each beat."""
 
     async def wait_for_news(self, timeout: float) -> bool:
-        """Sleep until a hint that something was written by another process, or until `timeout`; say whether there was one.
+        """Sleep until a hint that another process wrote something, or until `timeout`; say whether there was one.
 
         A hint may be lost, or come for nothing.
         """
@@ -182,7 +182,7 @@ class Store(Protocol):
     async def set_sla(
         self, dag: int, soft: float | None, hard: float | None, node: int | None = None
     ) -> bool:
-        """Change the SLAs of a run and of the jobs that have none of their own, or of one job; False if there is none."""
+        """Change the SLAs of a run and of its jobs without their own, or of one job; False if there is none."""
 
     async def states(self) -> dict[str, int]:
         """Count jobs by state."""
