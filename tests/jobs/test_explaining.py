@@ -94,6 +94,8 @@ class TestNobodyServes:
             assert reason == "no_scheduler"
             assert "no scheduler is running" in text
             assert "'ocr'" in text
+            assert "no worker" in text
+            assert "fairlead worker --executor ocr" in text
             await jobs.close()
 
         go(main())

@@ -265,6 +265,8 @@ class TestMistakes:
             (b'{"name": "\\u0000", "jobs": [{"name": "a", "task": "double"}]}', 422),
             (b'{"name": "x", "jobs": [{"name": "a", "task": "double", "args": [9223372036854775808]}]}', 422),
             (b'{"name": "x", "soft_sla": "5", "jobs": [{"name": "a", "task": "double"}]}', 422),
+            (b'{"name": "x", "name": "y", "jobs": [{"name": "a", "task": "double", "args": [1]}]}', 422),
+            (b'{"name": "x", "jobs": [{"name": "a", "task": "double", "kwargs": {"number": 1, "number": 2}}]}', 422),
         ],
     )  # fmt: skip
     def test_a_body_that_is_no_dag(self, jobs, body, status):

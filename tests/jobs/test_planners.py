@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fairlead.jobs
 from fairlead.errors import ConfigError
 from fairlead.jobs.planners import (
     BUILT_IN,
@@ -568,11 +569,6 @@ def test_a_flat_job_needs_only_an_id():
     )
 
 
-def test_the_base_is_no_planner_by_itself():
-    with pytest.raises(NotImplementedError):
-        ExecutionPlanner().plan([job("a")], SLOTS, set())
-
-
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_the_built_in_planners_are_loaded_by_name_or_path(name):
     assert type(load_planner(name)) is BUILT_IN[name]
@@ -601,6 +597,7 @@ def planners(tmp_path, monkeypatch):
     )
     (tmp_path / "broken_of_tests.py").write_text("import nothing_of_the_kind\n")
     (tmp_path / "wrong_of_tests.py").write_text("1 / 0\n")
+    (tmp_path / "leaving_of_tests.py").write_text("raise SystemExit(3)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
     for name in ("plans_of_tests", "broken_of_tests", "wrong_of_tests"):
@@ -613,11 +610,25 @@ def test_a_planner_of_a_user(planners, path):
     assert planner.plan([1], {}, set()) == [1]
 
 
+def test_a_dot_will_do_instead_of_the_colon(planners):
+    assert load_planner("plans_of_tests.Good").plan([1], {}, set()) == [1]
+    assert type(load_planner("fairlead.jobs.SJFSExecutionPlanner")) is SJFSExecutionPlanner
+
+
+def test_every_planner_in_the_package_plans_as_it_is():
+    names = [name for name in dir(fairlead.jobs) if name.endswith("ExecutionPlanner")]
+    jobs = [FlatJob("full", executor="b"), FlatJob("x"), FlatJob("y")]
+    for name in names:
+        planned = getattr(fairlead.jobs, name)().plan(jobs, {"default": 1, "b": 0}, set())
+        assert [job.id for job in planned] == ["x", "y", "full"], name
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [
         ("plans_of_tests", "module:Class"),
-        ("plans_of_tests.Good", "module:Class"),
+        (".Good", "module:Class"),
+        ("plans_of_tests.Goof", "did you mean Good"),
         (":Good", "module:Class"),
         ("plans_of_tests:", "module:Class"),
         ("plans_of_tests:Good()", "module:Class"),
@@ -632,6 +643,7 @@ def test_a_planner_of_a_user(planners, path):
         ("plans_of_tests.deeper:Good", "no module is called"),
         ("broken_of_tests:Good", "could not be imported.*nothing_of_the_kind"),
         ("wrong_of_tests:Good", "could not be imported.*ZeroDivisionError"),
+        ("leaving_of_tests:Good", "could not be imported.*SystemExit"),
         ("plans_of_tests:Goof", "did you mean Good"),
         ("plans_of_tests:number", "has no method plan"),
         ("plans_of_tests:Holder", "has no method plan"),

@@ -413,6 +413,28 @@ class TestKeys:
 
 
 class TestMistakes:
+    def test_one_who_gives_up_does_not_keep_others_waiting(self, url):
+        async def main():
+            jobs = Jobs(url, executors={"default": 1}, poll="20s", sweep="20s", lease="60s")
+            begun, end = asyncio.Event(), asyncio.Event()
+
+            @jobs.task()
+            async def held():
+                begun.set()
+                await end.wait()
+
+            async with jobs:
+                run = await jobs.submit(_one(held))
+                await begun.wait()
+                others = [asyncio.create_task(jobs.wait(run)) for _ in range(2)]
+                with pytest.raises(TimeoutError):
+                    await jobs.wait(run, timeout=0.1)
+                end.set()
+                async with asyncio.timeout(10):
+                    return [each.state for each in await asyncio.gather(*others)]
+
+        assert go(main()) == ["completed"] * 2
+
     def test_unknown_runs(self, url):
         async def main():
             jobs, *_ = small(url)
@@ -670,3 +692,53 @@ class TestEstimates:
         mean, count = go(main())
         assert 0 < mean < 5
         assert count == 1
+
+    def test_what_was_just_seen_counts_at_once(self, url):
+        order = []
+
+        async def main():
+            jobs = Jobs(url, executors={"default": 1}, planner="SJFSExecutionPlanner", sweep="1h")
+
+            @jobs.task()
+            async def long():
+                order.append("long")
+                await asyncio.sleep(0.1)
+
+            @jobs.task()
+            async def short():
+                order.append("short")
+
+            async with jobs:
+                for _ in range(2):
+                    dag = Dag("both")
+                    dag.add(long)
+                    dag.add(short)
+                    await jobs.wait(await jobs.submit(dag))
+
+        go(main())
+        assert order == ["long", "short", "short", "long"]
+
+    def test_a_standby_tells_what_it_learned(self, url):
+        async def main():
+            leader, standby = (
+                Jobs(url, executors=slots, **QUICK) for slots in ({"a": 1}, {"b": 1})
+            )
+
+            async def tell(number):
+                return number
+
+            for jobs in (leader, standby):
+                jobs.task(executor="b")(tell)
+            async with leader:
+                while not leader.scheduler.leading:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                async with standby:
+                    await standby.wait(await standby.submit(_one(tell, 1)))
+                    store = await leader.store()
+                    async with asyncio.timeout(10):
+                        while "tell" not in await store.estimates():  # noqa: ASYNC110
+                            await asyncio.sleep(0.05)
+                    assert leader.scheduler.leading
+                    assert not standby.scheduler.estimates.fresh
+
+        go(main())

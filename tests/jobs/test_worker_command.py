@@ -129,9 +129,12 @@ def test_a_worker_runs_jobs_and_a_signal_ends_it(folder, start):
             outcome = await jobs.wait(run, timeout=20)
             assert outcome.state == "completed", outcome
             assert list(outcome.results.values()) == [{"a": [1, "ü"]}]
+            store = await jobs.store()
+            async with asyncio.timeout(20):
+                while "give" not in await store.estimates():  # noqa: ASYNC110 - the worker tells
+                    await asyncio.sleep(0.05)
             worker.process.send_signal(signal.SIGTERM)
             assert await worker.ended() == 0
-            store = await jobs.store()
             assert not [row for row in await store.workers() if row.name == "w1"]
 
     asyncio.run(scene())

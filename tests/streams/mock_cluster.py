@@ -89,7 +89,8 @@ class MockCluster:
         return {int(request): number for request, number in counts.items()}
 
     def close(self) -> None:
-        assert self._child.stdin and self._child.stdout
+        assert self._child.stdin
+        assert self._child.stdout
         self._child.stdin.close()
         try:
             self._child.wait(10)

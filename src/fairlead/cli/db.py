@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fairlead.cli.jobs_asking import with_extra
+
 db = typer.Typer(help="The database of jobs: its schema.", rich_markup_mode=None)
 
 Url = Annotated[
@@ -36,6 +38,16 @@ def about(context: typer.Context) -> None:
 @db.command()
 def migrate(url: Url, as_json: AsJson = False) -> Any:
     """Bring the schema up to date; may be run by many at once, and again."""
+    return with_extra(lambda: _migrate(url, as_json))
+
+
+@db.command()
+def status(url: Url, as_json: AsJson = False) -> Any:
+    """Say which schema the database has and which one is needed; exit 1 if they differ."""
+    return with_extra(lambda: _status(url, as_json))
+
+
+def _migrate(url: str, as_json: bool) -> int:
     from fairlead.jobs.stores.opening import open_store
     from fairlead.jobs.stores.passwords import hide_password
 
@@ -50,9 +62,7 @@ def migrate(url: Url, as_json: AsJson = False) -> Any:
     return 0
 
 
-@db.command()
-def status(url: Url, as_json: AsJson = False) -> Any:
-    """Say which schema the database has and which one is needed; exit 1 if they differ."""
+def _status(url: str, as_json: bool) -> int:
     from fairlead.jobs.stores.opening import open_store
     from fairlead.jobs.stores.passwords import hide_password
 

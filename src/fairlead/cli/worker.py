@@ -17,13 +17,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairlead.cli.apps import APP, find_jobs
+from fairlead.cli.jobs_asking import with_extra
 from fairlead.config import seconds
-from fairlead.errors import ConfigError
+from fairlead.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fairlead.jobs.estimates import Estimates
+    from fairlead.jobs.records import Ending
     from fairlead.jobs.service import Jobs
+    from fairlead.jobs.stores.base import Store
     from fairlead.jobs.worker import Crew
 
 log = logging.getLogger("fairlead.jobs")
@@ -64,14 +68,20 @@ def worker(
     ] = "30s",
 ) -> Any:
     """Run the jobs of some executors, on any host that reaches the database."""
-    limit = seconds(grace, "--grace", zero=True)
-    app = app or os.environ.get(APP)
-    jobs = find_jobs(app, None, tasks=True)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    executors = executor or sorted({task.executor for task in jobs.tasks.values()})
-    if not executors:
-        raise ConfigError(f"{app} has no tasks, so there is nothing to serve; name an --executor")
-    return asyncio.run(_serve(jobs, app, executors, slots, kind, name, limit))
+
+    def start() -> int:
+        limit = seconds(grace, "--grace", zero=True)
+        named = app or os.environ.get(APP)
+        jobs = find_jobs(named, None, tasks=True)
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+        executors = executor or sorted({task.executor for task in jobs.tasks.values()})
+        if not executors:
+            raise ConfigError(
+                f"{named} has no tasks, so there is nothing to serve; name an --executor"
+            )
+        return asyncio.run(_serve(jobs, named, executors, slots, kind, name, limit))
+
+    return with_extra(start)
 
 
 async def _serve(
@@ -83,6 +93,7 @@ async def _serve(
     name: str | None,
     grace: float,
 ) -> int:
+    from fairlead.jobs.estimates import Estimates
     from fairlead.jobs.executors.base import specs_of
     from fairlead.jobs.worker import Crew
 
@@ -96,18 +107,27 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
     store = await jobs.store()
+    process = f"{socket.gethostname()}:{os.getpid()}:{token_hex(6)}"
+    estimates = Estimates()
+
+    async def finish(endings: list[Ending]) -> None:
+        await store.finish(process, endings)
+        estimates.note(endings)
+
     crew = Crew(
         store,
         jobs.tasks,
         specs,
         name=name or socket.gethostname(),
-        process=f"{socket.gethostname()}:{os.getpid()}:{token_hex(6)}",
+        process=process,
         lease=jobs.settings.lease,
         poll=jobs.settings.poll,
+        finish=finish,
         max_crashes=jobs.settings.max_crashes,
         app=app,
         listen=True,
     )
+    sharing = asyncio.create_task(_share(estimates, store, jobs.settings.sweep))
     try:
         await crew.start()
         for one, worker_id in crew.workers.items():
@@ -123,10 +143,23 @@ async def _serve(
             hurry.cancel()
             await asyncio.gather(hurry, return_exceptions=True)
     finally:
+        sharing.cancel()
+        await asyncio.gather(sharing, return_exceptions=True)
         await crew.stop()
         await jobs.close()
     log.info("this worker has ended")
     return 0
+
+
+async def _share(estimates: Estimates, store: Store, every: float) -> None:
+    """Tell the scheduler now and then how long tasks take here."""
+    while True:
+        await asyncio.sleep(every)
+        if estimates.fresh:
+            try:
+                await estimates.share(store)
+            except StoreError as error:  # those who cannot do without the database say so louder
+                log.debug("what was learned is not told now: %s", error)
 
 
 async def _hurry(signals: asyncio.Queue[int], crew: Crew) -> None:

@@ -144,9 +144,11 @@ class _Case:
             return f"was skipped{at} and never runs{why}"
         if row.state == CANCELLED:
             return f"was cancelled{at}"
-        tries = f" after {row.attempts} attempt{'s' * (row.attempts != 1)}" if row.attempts else ""
+        counts = ((row.attempts, "attempt"), (row.crashes, "death"))
+        told = [f"{count} {what}{'s' * (count != 1)}" for count, what in counts if count]
+        tries = f" after {' and '.join(told)}" if told else ""
         if row.crashes:
-            tries += f" and {row.crashes} death{'s' * (row.crashes != 1)} of its worker"
+            tries += " of its worker"
         what = "expired, timed out" if row.state == EXPIRED else "failed"
         return f"{what}{at}{tries}{error_of(row)}; fairlead jobs retry {row.dag} gives it fresh attempts"
 
@@ -237,14 +239,19 @@ class _Case:
 
     async def _ready(self, row: JobRow) -> tuple[str, str, float | None]:
         executor = repr(row.executor)
+        workers = [one for one in await self.store.workers() if one.executor == row.executor]
+        served = any(not one.expired and not one.draining for one in workers)
         if await self.store.leader() is None:
+            clause = f"is ready for executor {executor}, but no scheduler is running"
+            if served:
+                return "no_scheduler", f"{clause}; start fairlead jobs serve", None
             return (
                 "no_scheduler",
-                f"is ready for executor {executor}, but no scheduler is running; start fairlead jobs serve",
+                f"{clause}, and it has no worker; start fairlead jobs serve, and unless the executor is "
+                f"local there, fairlead worker --executor {row.executor}",
                 None,
             )
-        workers = [one for one in await self.store.workers() if one.executor == row.executor]
-        if not any(not one.expired and not one.draining for one in workers):
+        if not served:
             how = "all its workers are silent or shutting down" if workers else "it has no worker"
             return (
                 "no_worker",

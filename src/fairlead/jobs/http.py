@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json, to_json
 
 from fairlead.config import shown
+from fairlead.jobs.json_reading import read_json as read_document
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
@@ -108,6 +109,7 @@ async def read_object(scope: Scope, receive: Receive) -> dict[str, Any]:
         found = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise Problem(400, "bad_json", f"the body is no JSON: {error}") from None
+    _refuse_repeated_keys(body)
     if not isinstance(found, dict):
         raise Problem(422, "bad_body", "the body must be a JSON object")
     return found
@@ -117,9 +119,19 @@ async def read_json(scope: Scope, receive: Receive, kind: type[BodyType]) -> Bod
     """Read a body as JSON of that kind, or say everything that is wrong with it."""
     body = await _read(scope, receive)
     try:
-        return kind.model_validate_json(body)
+        found = kind.model_validate_json(body)
     except ValidationError as error:
         raise _unusable(error) from None
+    _refuse_repeated_keys(body)
+    return found
+
+
+def _refuse_repeated_keys(body: bytes) -> None:
+    """Refuse JSON in which a key is given twice: one of the two values would be lost in silence."""
+    read = read_document(body)
+    if isinstance(read, list):
+        said = "; ".join(f"{one.path or 'the body'}: {one.message}" for one in read)
+        raise Problem(422, "bad_body", said)
 
 
 async def _read(scope: Scope, receive: Receive) -> bytes:

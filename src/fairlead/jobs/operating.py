@@ -253,10 +253,22 @@ class _Content:
     def __init__(self, content: bytes) -> None:
         self._content = content
 
-    def plan(self, tasks: Mapping[str, Task], *, now: float, start_at: float | None) -> NewRun:
+    def plan(
+        self,
+        tasks: Mapping[str, Task],
+        *,
+        now: float,
+        start_at: float | None,
+        estimates: Mapping[str, float] | None,
+    ) -> NewRun:
         """Make a run of it."""
         return run_of_content(
-            self._content, tasks, now=now, start_at=start_at, name="standard input"
+            self._content,
+            tasks,
+            now=now,
+            start_at=start_at,
+            estimates=estimates,
+            name="standard input",
         )
 
 

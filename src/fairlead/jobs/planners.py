@@ -48,6 +48,8 @@ class Place(NamedTuple):
 class ExecutionPlanner:
     """The base of planners that are a key; any object with such a `plan` will do as well.
 
+    Without a key of its own it keeps jobs in the order in which they were given.
+
     >>> class LastWord(ExecutionPlanner):
     ...     def key(self, job, place):
     ...         return (-job.level,)
@@ -77,7 +79,7 @@ class ExecutionPlanner:
 
     def key(self, job: FlatJob, place: Place) -> Key:
         """Rank a job; less is sooner.  All keys of one planner are equally long."""
-        raise NotImplementedError
+        return ()
 
 
 class GlobalPriorityExecutionPlanner(ExecutionPlanner):
@@ -203,7 +205,7 @@ BUILT_IN: dict[str, type[ExecutionPlanner]] = {
 
 
 def load_planner(path: Any) -> Any:
-    """Load a planner by `module:Class` and make one; a built-in one needs no module.
+    """Load a planner by `module:Class` (or `module.Class`) and make one; a built-in one needs no module.
 
     >>> type(load_planner("fairlead.jobs.planners:SJFSExecutionPlanner")).__name__
     'SJFSExecutionPlanner'
@@ -212,10 +214,8 @@ def load_planner(path: Any) -> Any:
         raise ConfigError(f"a planner must be given as module:Class; got {shown(path)}")
     if path in BUILT_IN:
         return BUILT_IN[path]()
-    name, colon, attribute = path.partition(":")
-    if not colon or not all(
-        part.isidentifier() for part in (*name.split("."), *attribute.split("."))
-    ):
+    name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
+    if not all(part.isidentifier() for part in (*name.split("."), *attribute.split("."))):
         near = get_close_matches(path[:100], BUILT_IN, n=1)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(
@@ -224,7 +224,7 @@ def load_planner(path: Any) -> Any:
     found = _found(name, attribute, path)
     try:
         planner = found() if isinstance(found, type) else found
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"planner {path} could not be made without arguments: {shown(error)}"
         ) from error
@@ -241,7 +241,7 @@ def _found(name: str, attribute: str, path: str) -> Any:
                 f"planner {path}: no module is called {error.name!r}; is its directory on the path?"
             ) from error
         raise ConfigError(f"planner {path} could not be imported: {shown(error)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"planner {path} could not be imported: {shown(error)}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):

@@ -159,11 +159,19 @@ class Scheduler:
         await self._hand_back_doubtful()
         self.epoch = await self.store.lead(self.process, self.settings.lease) or 0
         if not self.epoch:
-            await self._rest(self.settings.poll)
+            await self._stand_by()
             return
         self.counts.takeovers += 1
         self._renew_at = time.monotonic() + self.settings.lease / 3
         await self._take_over()
+
+    async def _stand_by(self) -> None:
+        """Tell the leader now and then what was learned from the jobs that run here."""
+        clock = time.monotonic()
+        if clock >= self._sweep_at and self.estimates.fresh:
+            self._sweep_at = clock + self.settings.sweep
+            await self.estimates.share(self.store)
+        await self._rest(self.settings.poll)
 
     async def _take_over(self) -> None:
         """Read everything: from here on the frontier follows what happens."""

@@ -78,7 +78,7 @@ class Jobs:
         self._opening = asyncio.Lock()
         self._announcer = Announcer(self.settings.webhook)
         self._loop_task: asyncio.Task[None] | None = None
-        self._ends: dict[int, asyncio.Event] = {}
+        self._ends: dict[int, set[asyncio.Event]] = {}  # of those who wait for a run
         self._closing = False
 
     # Declaring
@@ -212,7 +212,8 @@ class Jobs:
         store = await self.store()
         pause = 0.02
         while True:
-            event = self._ends.setdefault(dag, asyncio.Event())
+            event = asyncio.Event()
+            self._ends.setdefault(dag, set()).add(event)
             try:
                 found = await store.run(dag)
                 if found is None:
@@ -225,7 +226,9 @@ class Jobs:
                     await store.wait_for_news(pause)
                     pause = min(2 * pause, self.settings.poll)
             finally:
-                self._ends.pop(dag, None)
+                self._ends[dag].discard(event)
+                if not self._ends[dag]:
+                    del self._ends[dag]
 
     async def cancel(self, run: Any) -> bool:
         """Cancel a run: what waits never runs, what runs is stopped.  False if it had ended."""
@@ -281,12 +284,11 @@ class Jobs:
 
         async def finish(endings: list[Ending]) -> None:
             await scheduler.finish(endings)
+            estimates.note(endings)
             for ending in endings:
                 if ending.ran is not None and ending.task in self.tasks:
-                    task = self.tasks[ending.task]
-                    scheduler.counts.runs.saw(task.name, task.executor, ending.ran)
-                    if ending.state == "completed":
-                        estimates.saw(task.name, ending.ran)
+                    executor = self.tasks[ending.task].executor
+                    scheduler.counts.runs.saw(ending.task, executor, ending.ran)
 
         crew = Crew(
             store,
@@ -315,8 +317,7 @@ class Jobs:
 
     def _finished(self, finished: Finished) -> None:
         for run in finished.ended:
-            event = self._ends.get(run.dag)
-            if event is not None:
+            for event in self._ends.get(run.dag, ()):
                 event.set()
 
     async def close(self, grace: Any = GRACE) -> None:

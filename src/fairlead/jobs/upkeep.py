@@ -42,7 +42,7 @@ class Upkeep:
             scheduler.counts.missed[one.kind] += 1
         await self._announcer.misses(missed)
         await self._announcer.ends(self._store)
-        await self._learn(scheduler)
+        await scheduler.estimates.share(self._store)
         if await self._fire():
             scheduler.look_soon()
         if time.monotonic() >= self._archive_at:
@@ -50,11 +50,6 @@ class Upkeep:
             moved = await self._store.archive(before, ARCHIVED_AT_ONCE)
             again = 0.0 if moved >= ARCHIVED_AT_ONCE else ARCHIVE_EVERY
             self._archive_at = time.monotonic() + again
-
-    async def _learn(self, scheduler: Scheduler) -> None:
-        known = await self._store.estimates()
-        if changed := scheduler.estimates.merged(known):
-            await self._store.learn(changed)
 
     async def _fire(self) -> bool:
         now = self._store.now()

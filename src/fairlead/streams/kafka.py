@@ -8,6 +8,8 @@ together with the news that their partition is gone, so every batch is held agai
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,11 +19,12 @@ from typing import Any
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as Raw
 
-from fairlead.errors import BrokerFault, ConfigError, Misuse
+from fairlead.errors import BrokerFault, CommitRefused, ConfigError, Misuse
 from fairlead.streams.broker import Batch, Client, Eof, Outbox, Settings, Told, Tp
-from fairlead.streams.kafka_faults import error_of, fault_of, refusal_of
+from fairlead.streams.kafka_calls import BoundedCalls, Late
+from fairlead.streams.kafka_faults import error_of, fault_of, refusal_of, some
 from fairlead.streams.kafka_outbox import KafkaOutbox
-from fairlead.streams.kafka_records import failed, sort_out
+from fairlead.streams.kafka_records import failed, parts_of, sort_out, tp_of, tp_read
 from fairlead.streams.kafka_settings import (
     LOG,
     ClientLog,
@@ -32,8 +35,10 @@ from fairlead.streams.kafka_settings import (
 )
 
 ASKING = 10.0  # seconds that a question to the brokers may take
+COMMITTING = 10.0  # and a commit
+LEAVING = 5.0  # and leaving the group
 NO_SUCH_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
-ASSIGNED, REVOKED, LOST = range(3)  # whom to tell
+ASSIGNED, REVOKED, LOST, CLOSING = range(4)  # whom to tell; closing revokes
 
 
 class KafkaBroker:
@@ -74,6 +79,10 @@ class KafkaClient:
 
         self._consumer = Consumer({**settings, "error_cb": heard}, logger=ClientLog())
         self._cooperative = cooperative
+        self._calls = BoundedCalls()
+        self._poll_interval = float(settings.get("max.poll.interval.ms", 300_000)) / 1000
+        self._polled_at = math.inf  # never yet
+        self._inside = False  # a callback, and so a call of the client
         self._told: tuple[Told, Told, Told] | None = None
         self._owned: set[Tp] = set()
         self._paused: set[Tp] = set()
@@ -81,6 +90,7 @@ class KafkaClient:
         self._gone: set[Tp] = set()  # since it was cleared
         self._starts: dict[Tp, int] | None = None  # where those that arrive now begin
         self._seeks: dict[Tp, int] = {}  # not yet taken by the client
+        self._missed = False  # pauses and resumes, because the client is stuck
         self._due: deque[Exception] = deque()
         self._dead: BrokerFault | None = None
         self._closed = False
@@ -109,13 +119,26 @@ class KafkaClient:
             raise self._dead
         if self._due:
             raise self._due.popleft()
+        if not self._free(timeout):
+            return []
         if self._seeks:
             self._seek_again()
         self._arrived.clear()
+        self._polled_at = time.monotonic()
         found = self._sorted(self._consume(timeout, most))
         if self._due and not found:
             raise self._due.popleft()
         return found
+
+    def _free(self, timeout: float) -> bool:
+        """Wait for a call that is late; once it is back, do what could not be done meanwhile."""
+        if not self._calls.wait(timeout):
+            return False
+        if self._missed:
+            self._missed = False
+            for verb, paused in (("resume", False), ("pause", True)):
+                self._turn(verb, [tp for tp in self._owned if (tp in self._paused) == paused])
+        return True
 
     def _consume(self, timeout: float, most: int) -> list[Raw[Any, Any]]:
         consume = self._consumer.consume
@@ -128,7 +151,7 @@ class KafkaClient:
                 self._gone.clear()
                 more = consume(most - 1, 0)
                 if self._gone:
-                    raws = [raw for raw in raws if raw.error() or _tp(raw) not in self._gone]
+                    raws = [raw for raw in raws if raw.error() or tp_read(raw) not in self._gone]
                 raws += more
             return raws
         except KafkaException as error:
@@ -156,7 +179,7 @@ class KafkaClient:
             if error is None:
                 continue
             if error.code() == KafkaError._PARTITION_EOF:
-                yield Eof(_tp(raw), int(raw.offset() or 0))
+                yield Eof(tp_read(raw), int(raw.offset() or 0))
             elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
                 LOG.warning(
                     "not polled for max.poll.interval.ms: the group has taken every partition away"
@@ -174,7 +197,7 @@ class KafkaClient:
     # Rebalances
 
     def _on_assign(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
-        tps = sorted(Tp(part.topic, part.partition) for part in parts)
+        tps = sorted(map(tp_of, parts))
         self._arrived.update(tps)
         self._owned.update(tps)
         self._paused.difference_update(tps)
@@ -190,14 +213,14 @@ class KafkaClient:
             # The client remembers a pause beyond the assignment that it was for.
             for change, paused in ((consumer.resume, False), (consumer.pause, True)):
                 if some := [tp for tp in tps if (tp in self._paused) == paused]:
-                    change(_parts(some))
+                    change(parts_of(some))
 
     def _on_revoke(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
-        self._let_go((Tp(part.topic, part.partition) for part in parts), REVOKED)
+        self._let_go(map(tp_of, parts), REVOKED)
         self._unassign(consumer, parts)
 
     def _on_lost(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
-        self._let_go((Tp(part.topic, part.partition) for part in parts), LOST)
+        self._let_go(map(tp_of, parts), LOST)
         self._unassign(consumer, parts)
 
     def _unassign(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
@@ -222,10 +245,13 @@ class KafkaClient:
     def _tell(self, how: int, tps: list[Tp]) -> None:
         if not tps or self._told is None:
             return
+        inside, self._inside = self._inside, how != CLOSING
         try:
-            self._told[how](tps)
+            self._told[REVOKED if how == CLOSING else how](tps)
         except Exception as error:
             self._due.append(error)
+        finally:
+            self._inside = inside
 
     @contextmanager
     def _complaining(self, doing: str) -> Iterator[None]:
@@ -247,11 +273,15 @@ class KafkaClient:
         note(ours)
         # Those that arrive are not the client's yet: _on_assign sees to them.
         here = [tp for tp in ours if tp not in (self._starts or ())]
-        if here:
-            try:
-                getattr(self._consumer, verb)(_parts(here))
-            except KafkaException as error:
-                raise fault_of(f"{verb} of {', '.join(map(str, here))}", error) from error
+        if self._calls.stuck:
+            self._missed = True
+        else:
+            self._turn(verb, here)
+
+    def _turn(self, verb: str, tps: list[Tp]) -> None:
+        if tps:
+            with self._asking(f"{verb} of {', '.join(map(str, tps))}"):
+                getattr(self._consumer, verb)(parts_of(tps))
 
     def seek(self, tp: Tp, offset: int) -> None:
         if tp not in self._owned:
@@ -260,7 +290,8 @@ class KafkaClient:
             self._starts[tp] = offset
             return
         self._seeks[tp] = offset
-        self._seek_again()
+        if not self._calls.stuck:
+            self._seek_again()
 
     def _seek_again(self) -> None:
         """Seek where that is possible: not before the client has found out where a partition begins."""
@@ -279,22 +310,37 @@ class KafkaClient:
     def commit(self, offsets: Mapping[Tp, int]) -> None:
         if not offsets:
             return
+        if time.monotonic() - self._polled_at > self._poll_interval:
+            # The group has taken our partitions away, or is about to; not every broker would refuse.
+            late = KafkaError(KafkaError._MAX_POLL_EXCEEDED, "not polled for max.poll.interval.ms")
+            raise refusal_of(offsets, [late])
         wanted = [TopicPartition(*tp, offset) for tp, offset in offsets.items()]
+
+        def store() -> list[TopicPartition]:
+            return self._consumer.commit(offsets=wanted, asynchronous=False) or []
+
         try:
-            answers = self._consumer.commit(offsets=wanted, asynchronous=False) or []
+            # In a callback this thread is inside the client already, and another would wait for it.
+            answers = store() if self._inside else self._calls.run(store, COMMITTING)
+        except Late:
+            raise CommitRefused(
+                f"offsets of {some(sorted(offsets))} may not be stored: the broker has not answered",
+                refused=sorted(offsets),
+                retriable=True,
+            ) from None
         except KafkaException as error:
             raise refusal_of(offsets, [error_of(error)]) from error
-        refused = {Tp(part.topic, part.partition): part.error for part in answers if part.error}
+        refused = {tp_of(part): part.error for part in answers if part.error}
         if refused:
             raise refusal_of(refused, refused.values())
 
     def committed(self, tps: Iterable[Tp]) -> dict[Tp, int | None]:
         with self._asking("asking for committed offsets"):
-            answers = self._consumer.committed(_parts(tps), timeout=ASKING)
+            answers = self._consumer.committed(parts_of(tps), timeout=ASKING)
         for part in answers:
             if part.error:
-                raise fault_of(f"asking for the committed offset of {_tp_of(part)}", part.error)
-        return {_tp_of(part): part.offset if part.offset >= 0 else None for part in answers}
+                raise fault_of(f"asking for the committed offset of {tp_of(part)}", part.error)
+        return {tp_of(part): part.offset if part.offset >= 0 else None for part in answers}
 
     def watermarks(self, tp: Tp) -> tuple[int, int]:
         with self._asking(f"asking for the ends of {tp}"):
@@ -302,7 +348,9 @@ class KafkaClient:
         return low, high
 
     def ends(self, tps: Iterable[Tp]) -> dict[Tp, int]:
-        found = {}
+        found: dict[Tp, int] = {}
+        if self._calls.stuck:
+            return found
         for tp in tps:
             with self._asking(f"asking for the end of {tp}"):
                 marks = self._consumer.get_watermark_offsets(TopicPartition(*tp), cached=True)
@@ -321,6 +369,8 @@ class KafkaClient:
 
     @contextmanager
     def _asking(self, doing: str) -> Iterator[None]:
+        if self._calls.stuck:
+            raise BrokerFault(f"{doing} failed: the broker has not answered", retriable=True)
         try:
             yield
         except KafkaException as error:
@@ -334,20 +384,12 @@ class KafkaClient:
             return
         self._closed = True
         self._due.clear()
-        with self._complaining("leaving the group"):
-            self._consumer.close()
-        self._let_go(self._owned, LOST)
+        # Told here and not by the client, because inside the client nothing has a bound.
+        self._let_go(self._owned, LOST if self._calls.stuck else CLOSING)
+        try:
+            with self._complaining("leaving the group"):
+                self._calls.run(self._consumer.close, LEAVING)
+        except Late:
+            LOG.warning("the broker does not answer: left without saying goodbye to the group")
         if self._due:
             raise self._due.popleft()
-
-
-def _tp(raw: Raw[Any, Any]) -> Tp:
-    return Tp(str(raw.topic()), int(raw.partition() or 0))
-
-
-def _tp_of(part: TopicPartition) -> Tp:
-    return Tp(part.topic, part.partition)
-
-
-def _parts(tps: Iterable[Tp]) -> list[TopicPartition]:
-    return [TopicPartition(*tp) for tp in tps]

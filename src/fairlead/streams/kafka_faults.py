@@ -61,13 +61,14 @@ def refusal_of(tps: Iterable[Tp], errors: Iterable[KafkaError]) -> CommitRefused
     fatal = any(map(is_fatal, errors))
     reasons = sorted({f"{error.str()} ({error.name()})" for error in errors})
     return CommitRefused(
-        f"offsets of {_some(refused)} were not stored: {'; '.join(reasons)}",
+        f"offsets of {some(refused)} were not stored: {'; '.join(reasons)}",
         refused=refused,
         retriable=not fatal and all(map(is_transient, errors)),
         fatal=fatal,
     )
 
 
-def _some(tps: list[Tp], most: int = 5) -> str:
+def some(tps: list[Tp], most: int = 5) -> str:
+    """Name partitions, as many as a line can bear."""
     named = ", ".join(map(str, tps[:most]))
     return named if len(tps) <= most else f"{named} and {len(tps) - most} more"

@@ -6,11 +6,11 @@ first and the last for their offsets, and wraps the others when a handler iterat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, overload
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, TopicPartition
 from confluent_kafka import Message as Raw
 
 from fairlead.streams.broker import Batch, Headers, Message, Tp
@@ -104,3 +104,15 @@ def sort_out(raws: Sequence[Raw[Any, Any]]) -> Iterator[KafkaBatch]:
     for topic, run in groupby(raws, _topic):
         for partition, part in groupby(run, _partition):
             yield KafkaBatch(Tp(topic, partition), list(part))
+
+
+def tp_read(raw: Raw[Any, Any]) -> Tp:
+    return Tp(_topic(raw), _partition(raw))
+
+
+def tp_of(part: TopicPartition) -> Tp:
+    return Tp(part.topic, part.partition)
+
+
+def parts_of(tps: Iterable[Tp]) -> list[TopicPartition]:
+    return [TopicPartition(*tp) for tp in tps]

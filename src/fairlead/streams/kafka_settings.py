@@ -18,7 +18,7 @@ QUIET = 30.0  # seconds between two warnings of one kind
 
 
 class ClientLog:
-    """What librdkafka logs, for `fairlead.streams.kafka`: a broker that is away is news once, not four times a second."""
+    """What librdkafka logs: that a broker is away is news once, not four times a second."""
 
     def __init__(self) -> None:
         self._said_at: dict[str, float] = {}
@@ -134,10 +134,9 @@ def consumer_settings(
     if servers:
         settings["bootstrap.servers"] = servers
     # A session that ends before the first heartbeat is due would end every time.
-    if "session.timeout.ms" in kafka and classic:
-        settings.setdefault(
-            "heartbeat.interval.ms", max(1, min(3000, int(kafka["session.timeout.ms"]) // 3))
-        )
+    session = str(kafka.get("session.timeout.ms", ""))
+    if session.isdecimal() and classic:
+        settings.setdefault("heartbeat.interval.ms", max(1, min(3000, int(session) // 3)))
     if name and "group.instance.id" in kafka:
         # Each listener is a member of its own.
         settings["group.instance.id"] = f"{kafka['group.instance.id']}-{name}"

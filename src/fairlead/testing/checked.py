@@ -134,6 +134,9 @@ class CheckedGate(Gate):
             f"of {list(self._claims)} one has a claim and room, and waits"
         )
         refusals = {ticket: self.capacity.refusal(ticket, self.now) for ticket in self.policy}
+        if self._lasts and self.policy.steady and not claims:
+            head = self.policy.head(self.now)
+            assert head is None or refusals[head] is STOP, f"{head!r} is first and need not wait"
         if STOP in claims or STOP in refusals.values():
             return
         for ticket, refusal in refusals.items():
@@ -154,6 +157,10 @@ class CheckedGate(Gate):
             assert ticket.wait_until > self.now, f"{ticket!r} should have expired"
         for ticket in self.holders:
             assert ticket.hold_until >= wakeup, f"{ticket!r} is to be ended before {wakeup}"
+        head = self.policy.head(self.now) if self._lasts and self.policy.steady else None
+        if head is not None:
+            at = self.capacity.ready_at(head, self.now, STOP)
+            assert at >= wakeup, f"{head!r}, who is first, has room at {at}, before {wakeup}"
         for scope, closer in self._scopes.closed.items():
             if closer.state is State.WAITING and self.capacity.refusal(closer, self.now) == scope:
                 at = self.capacity.ready_at(closer, self.now, scope)

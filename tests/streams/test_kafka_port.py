@@ -1,0 +1,347 @@
+"""The port over confluent-kafka: its contract on a real wire, then what only a wire can do to it."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from fairlead.errors import BrokerFault, CommitRefused, ConfigError
+from fairlead.streams.broker import Broker, Tp
+from fairlead.streams.kafka import KafkaBroker
+from fairlead.streams.kafka_settings import ClientLog, consumer_settings, producer_settings
+from tests.streams.mock_cluster import FETCH, OFFSET_COMMIT, MockCluster
+from tests.streams.port_contract import PATIENCE, PortContract, group, join, numbers
+
+__all__ = ["group", "join"]
+
+REAL = os.environ.get("FAIRLEAD_TEST_KAFKA", "")
+on_mock = pytest.mark.skipif(bool(REAL), reason="only the mock cluster can be made to fail")
+# The shortest session that a loaded machine keeps; the mock needs it less a second for a rebalance.
+SESSION: dict[str, Any] = {"session.timeout.ms": 6000 if REAL else 2000}
+
+
+class RealCluster:
+    """A broker that somebody gave us."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.made = 0
+
+    def fresh(self, partitions: int) -> str:
+        self.made += 1
+        name = f"fairlead-{os.getpid()}-{time.time_ns()}-{self.made}"
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(PATIENCE)
+        return name
+
+    def close(self) -> None:
+        pass
+
+
+class KafkaRig:
+    def __init__(self, cluster: MockCluster | RealCluster) -> None:
+        self.cluster = cluster
+        self.producer = Producer({"bootstrap.servers": cluster.bootstrap}, logger=ClientLog())
+
+    def broker(self, *, eager: bool = False, kafka: dict[str, Any] | None = None) -> Broker:
+        more: dict[str, Any] = {"partition.assignment.strategy": "range"} if eager else {}
+        return KafkaBroker(self.cluster.bootstrap, kafka=SESSION | more | (kafka or {}))
+
+    def short_interval(self) -> Broker:
+        return self.broker(kafka={"max.poll.interval.ms": SESSION["session.timeout.ms"]})
+
+    def outstay(self) -> None:
+        # The client looks once a second whether it was polled.
+        time.sleep(SESSION["session.timeout.ms"] / 1000 + 1.2)
+
+    def topic(self, partitions: int) -> str:
+        return self.cluster.fresh(partitions)
+
+    def write(self, topic, partition, values) -> None:
+        for value in values:
+            self.producer.produce(topic, value, partition=partition)
+        assert self.producer.flush(PATIENCE) == 0
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    made = RealCluster(REAL) if REAL else MockCluster()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def rig(cluster):
+    return KafkaRig(cluster)
+
+
+class TestKafkaPort(PortContract):
+    pass
+
+
+class NewProtocolRig(KafkaRig):
+    """Groups that the broker itself shares out (KIP-848)."""
+
+    def broker(self, *, eager: bool = False, kafka: dict[str, Any] | None = None) -> Broker:
+        return KafkaBroker(
+            self.cluster.bootstrap, kafka={"group.protocol": "consumer"} | (kafka or {})
+        )
+
+
+@pytest.mark.slow
+class TestNewGroupProtocol(PortContract):
+    @pytest.fixture
+    def rig(self, cluster):
+        return NewProtocolRig(cluster)
+
+    def test_an_eager_group_gives_up_everything_and_gets_its_share(self):
+        """There are none."""
+
+
+@on_mock
+def test_a_refused_commit_says_whether_to_try_again(rig, join, cluster):
+    topic = rig.topic(2)
+    tps = [Tp(topic, 0), Tp(topic, 1)]
+    reader = join(rig.broker(), topic)
+    reader.until(lambda: len(reader.owned) == 2)
+    for code, retriable, fatal in (
+        (KafkaError.REBALANCE_IN_PROGRESS, True, False),
+        (KafkaError.ILLEGAL_GENERATION, True, False),
+        (KafkaError.UNKNOWN_MEMBER_ID, False, False),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, False, False),
+    ):
+        cluster.errors(OFFSET_COMMIT, [code] * 3)
+        with pytest.raises(CommitRefused, match=r"were not stored") as refused:
+            reader.client.commit(dict.fromkeys(tps, 1))
+        cluster.no_errors(OFFSET_COMMIT)
+        assert (refused.value.retriable, refused.value.fatal) == (retriable, fatal), code
+        assert refused.value.refused == tuple(tps)
+
+
+@on_mock
+def test_a_broker_away_brings_nothing_and_its_return_everything(join):
+    with MockCluster() as cluster:
+        rig = KafkaRig(cluster)
+        topic = rig.topic(1)
+        tp = Tp(topic, 0)
+        rig.write(topic, 0, numbers(5))
+        reader = join(rig.broker(), topic).read(5)
+        cluster.down()
+        reader.quiet(0.5)
+        with pytest.raises(CommitRefused) as refused:
+            reader.client.commit({tp: 5})
+        assert refused.value.retriable
+        cluster.up()
+        rig.write(topic, 0, numbers(5, 5))
+        reader.until(lambda: max(reader.offsets(tp)) == 9)
+        reader.client.commit({tp: 10})
+        assert reader.client.committed([tp]) == {tp: 10}
+        reader.client.close()
+
+
+@on_mock
+def test_what_was_read_before_a_fault_is_not_lost(rig, join, cluster):
+    topic = rig.topic(1)
+    rig.write(topic, 0, numbers(20))
+    reader = join(rig.broker(), topic)
+    reader.until(lambda: bool(reader.owned))
+    cluster.errors(FETCH, [KafkaError.TOPIC_AUTHORIZATION_FAILED])
+    faults: list[BrokerFault] = []
+    until = time.monotonic() + PATIENCE
+    while len(reader.messages) < 40 and time.monotonic() < until:
+        try:
+            reader.poll()
+            if len(reader.messages) == 20 and not faults:
+                rig.write(topic, 0, numbers(20, 20))
+        except BrokerFault as fault:
+            faults.append(fault)
+            rig.write(topic, 0, numbers(40 - max(20, len(reader.messages)), 20))
+    assert reader.offsets(Tp(topic, 0))[:40] == list(range(40))
+    assert not any(fault.fatal for fault in faults)
+
+
+@on_mock
+def test_a_pause_fetches_again_only_what_it_threw_away(rig, join, cluster):
+    """Prefetching is small, so that a pause is cheap: what comes after it is fetched twice, and no more."""
+    topic = rig.topic(1)
+    rig.write(topic, 0, [b"x" * 1000] * 500)
+    reader = join(rig.broker(), topic)
+    reader.until(lambda: bool(reader.messages))
+    for _ in range(3):
+        reader.client.pause([Tp(topic, 0)])
+        reader.client.resume([Tp(topic, 0)])
+        reader.poll()
+    reader.read(500)
+    assert reader.offsets(Tp(topic, 0)) == list(range(500))
+
+
+@on_mock
+def test_a_broker_that_freezes_holds_nobody_up_for_long(join, monkeypatch):
+    monkeypatch.setattr("fairlead.streams.kafka.COMMITTING", 0.5)
+    monkeypatch.setattr("fairlead.streams.kafka.LEAVING", 0.5)
+    with MockCluster() as cluster:
+        rig = KafkaRig(cluster)
+        topic = rig.topic(2)
+        tps = [Tp(topic, 0), Tp(topic, 1)]
+        rig.write(topic, 0, numbers(5))
+        long = {"session.timeout.ms": 30_000}
+        reader = join(rig.broker(kafka=long), topic).read(5)
+        leaver = join(rig.broker(kafka=long), topic, group="leaver").read(5)
+        os.kill(cluster.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            with pytest.raises(
+                CommitRefused, match="may not be stored: the broker has not answered"
+            ) as late:
+                reader.client.commit({tps[0]: 5})
+            assert late.value.retriable
+            assert reader.poll(0.05) == 0
+            assert reader.client.ends(tps) == {}
+            reader.client.pause([tps[0]])
+            reader.seek(tps[0], 3)
+            with pytest.raises(BrokerFault, match="has not answered"):
+                reader.client.watermarks(tps[0])
+            leaver.client.close()
+            assert leaver.told("revoked") == tps
+            assert time.monotonic() - began < 5
+        finally:
+            os.kill(cluster.pid, signal.SIGCONT)
+        rig.write(topic, 1, numbers(2))
+        reader.read(7)
+        assert reader.client.committed(tps) == {tps[0]: 5, tps[1]: None}
+        assert len(reader.offsets(tps[0])) == 5, "the pause was remembered"
+        reader.client.resume([tps[0]])
+        reader.read(9)
+        assert reader.offsets(tps[0])[5:] == [3, 4], "and so was the seek"
+        reader.client.close()
+
+
+FROZEN = """
+import os, signal, sys
+from fairlead.streams.broker import Tp
+from fairlead.streams import kafka
+kafka.COMMITTING = kafka.LEAVING = 0.3
+client = kafka.KafkaBroker(sys.argv[1]).client("frozen")
+client.subscribe([sys.argv[2]], assigned=print, revoked=print, lost=print)
+while not client.assignment():
+    client.poll(0.05, 10)
+os.kill(int(sys.argv[3]), signal.SIGSTOP)
+try:
+    client.commit({Tp(sys.argv[2], 0): 1})
+except kafka.CommitRefused:
+    print("refused")
+client.close()
+"""
+
+
+@on_mock
+def test_a_process_ends_although_its_broker_is_frozen():
+    with MockCluster() as cluster:
+        topic = cluster.fresh(1)
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-c", FROZEN, cluster.bootstrap, topic, str(cluster.pid)],
+                capture_output=True,
+                text=True,
+                timeout=30,
+            )
+        finally:
+            os.kill(cluster.pid, signal.SIGCONT)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count(topic) == 2
+    assert "refused" in ended.stdout
+
+
+def test_auto_commit_is_refused_by_name():
+    for name in ("enable.auto.commit", "enable.auto.offset.store", "auto.commit.interval.ms"):
+        with pytest.raises(ConfigError, match=f"'{name}'.*Fairlead commits what has finished"):
+            KafkaBroker("localhost:1", kafka={name: True})
+    for name, hint in (("group.id", "use group="), ("bootstrap.servers", "use bootstrap_servers=")):
+        with pytest.raises(ConfigError, match=f"'{name}'.*{hint}"):
+            KafkaBroker("localhost:1", kafka={name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("kafka", "told"),
+    [
+        ({"no.such.thing": 1}, "no.such.thing"),
+        ({"session.timeout.ms": "soon"}, "session.timeout.ms"),
+        ({"fetch.wait.max.ms": -5}, "fetch.wait.max.ms"),
+        ({7: 1}, "the key 7"),
+        (
+            {"partition.assignment.strategy": "range,cooperative-sticky"},
+            "mixes cooperative and eager",
+        ),
+    ],
+)
+def test_settings_that_librdkafka_would_refuse_are_refused_at_construction(kafka, told):
+    with pytest.raises(ConfigError, match=told):
+        KafkaBroker("localhost:1", kafka=kafka)
+
+
+@pytest.mark.parametrize("servers", ["", "  ", None])
+def test_servers_must_be_named(servers):
+    with pytest.raises(ConfigError, match="bootstrap_servers"):
+        KafkaBroker(servers)
+
+
+def test_a_users_setting_wins_over_our_default_and_goes_to_the_side_it_is_for():
+    kafka = {"queued.min.messages": 7, "linger.ms": 3, "client.id": "me", "session.timeout.ms": 900}
+    consumer = consumer_settings("s:1", "g", kafka, name="x", eof=False)
+    assert consumer["queued.min.messages"] == 7
+    assert consumer["client.id"] == "me"
+    assert consumer["heartbeat.interval.ms"] == 300, (
+        "a third of the session, or no session would last"
+    )
+    assert "linger.ms" not in consumer
+    assert consumer["partition.assignment.strategy"] == "cooperative-sticky"
+    producer = producer_settings("s:1", kafka)
+    assert "queued.min.messages" not in producer
+    assert (producer["linger.ms"], producer["acks"]) == (3, "all")
+
+
+def test_each_listener_of_a_static_member_has_its_own_name():
+    kafka = {"group.instance.id": "host-1"}
+    assert (
+        consumer_settings("s", "g", kafka, name="a", eof=False)["group.instance.id"] == "host-1-a"
+    )
+    assert consumer_settings("s", "g", kafka, name="", eof=False)["group.instance.id"] == "host-1"
+
+
+def test_the_new_group_protocol_chooses_its_own_assignor():
+    settings = consumer_settings("s", "g", {"group.protocol": "consumer"}, name="", eof=False)
+    assert "partition.assignment.strategy" not in settings
+
+
+def test_the_clients_complaints_are_logged_once_in_a_while(caplog):
+    log = ClientLog()
+    with caplog.at_level(logging.DEBUG, "fairlead.streams.kafka"):
+        for number in range(3):
+            log.log(logging.ERROR, "%s [%s] %s", "FAIL", "rdkafka", f"refused {number}")
+        log.log(logging.INFO, "%s [%s] %s", "NOTE", "rdkafka", "hello")
+    levels = [record.levelno for record in caplog.records]
+    assert levels == [logging.WARNING, logging.DEBUG, logging.DEBUG, logging.INFO]
+
+
+@on_mock
+def test_an_outbox_whose_broker_is_away_says_so():
+    with MockCluster() as cluster:
+        bootstrap = cluster.bootstrap
+    box = KafkaBroker(bootstrap, kafka={"message.timeout.ms": 300}).outbox()
+    sent = box.send("dead", value=b"x")
+    fault = sent.exception(PATIENCE)
+    assert isinstance(fault, BrokerFault)
+    assert "writing to 'dead' failed" in str(fault)
+    assert fault.retriable
+    box.close()
