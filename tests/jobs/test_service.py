@@ -9,7 +9,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fairlead.errors import ConfigError, FairleadError, PayloadError, UnknownRun
+from fairlead.errors import (
+    ConfigError,
+    FairleadError,
+    PayloadError,
+    StoreUnavailable,
+    UnknownRun,
+)
 from fairlead.jobs import Dag, Jobs, current_job
 
 QUICK = {"lease": "2s", "sweep": "200ms", "poll": "100ms", "ack": "1s"}
@@ -742,3 +748,49 @@ class TestEstimates:
                     assert not standby.scheduler.estimates.fresh
 
         go(main())
+
+
+class TestTakingOver:
+    def test_a_job_that_ends_while_everything_is_read_anew_holds_no_slot(self, url):
+        """The database was away; what ends while the leader reads everything is not believed to run for ever."""
+
+        async def main():
+            jobs = Jobs(url, executors={"default": 1}, **QUICK)
+            running, release = asyncio.Event(), asyncio.Event()
+
+            @jobs.task()
+            async def first():
+                running.set()
+                await release.wait()
+
+            @jobs.task()
+            async def second(_):
+                return "ran"
+
+            async with jobs:
+                store = await jobs.store()
+                dag = Dag("pair")
+                dag.add(second, dag.add(first)).options(name="second")
+                run = await jobs.submit(dag)
+                await running.wait()
+                written = asyncio.Event()
+                plain_ready, plain_finish, plain_workers = store.ready, store.finish, store.workers
+
+                async def ready(after, limit):
+                    release.set()
+                    await written.wait()
+                    return await plain_ready(after, limit)
+
+                async def finish(process, endings):
+                    finished = await plain_finish(process, endings)
+                    written.set()
+                    return finished
+
+                async def workers():
+                    store.workers = plain_workers
+                    raise StoreUnavailable("it went away for a moment")
+
+                store.ready, store.finish, store.workers = ready, finish, workers
+                return (await jobs.wait(run)).results["second"]
+
+        assert go(main()) == "ran"

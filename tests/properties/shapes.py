@@ -1,6 +1,6 @@
 """Every policy and every capacity, alone and nested: the shapes that contracts and machines are run over."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from math import inf
 
 from fairlead.capacities import (
@@ -89,6 +89,15 @@ def lent_slots() -> LeasedSlots:
     return slots
 
 
+def steadily(key: Hashable) -> FairQueue:
+    """Fair among tenants; whoever is first there stays it as time passes."""
+    return FairQueue("tenant")
+
+
+steadily.withholds = False  # type: ignore[attr-defined]
+steadily.steady = True  # type: ignore[attr-defined]
+
+
 POLICIES: dict[str, Callable[[], Policy]] = {
     "fifo": FIFO,
     "fifo with a limit": lambda: FIFO(limit=2),
@@ -104,6 +113,10 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     ),
     "fair": lambda: FairQueue("tenant", weights={"a": 3}),
     "fair of fair": lambda: FairQueue("workload", inside=lambda key: FairQueue("tenant")),
+    "fair of fair, steady": lambda: FairQueue("workload", inside=steadily),
+    "classes without a cure": lambda: Classes(
+        Level("bulk"), Level("default", FairQueue), Level("interactive")
+    ),
     "fair of classes": lambda: FairQueue("workload", inside=lambda key: Classes(*levels())),
     "fair of keys": lambda: FairQueue("tenant", inside=ShortestFirst),
     "planner": lambda: Planner(by_deadline),
@@ -129,6 +142,7 @@ CAPACITIES: dict[str, Callable[[], Capacity]] = {
     "bucket per tenant": lambda: TokenBucket(0.5, burst=3, by=tenant),
     "load bucket": lambda: limiting(2.0),
     "in flight": lambda: InFlight(4),
+    "in flight and bucket": lambda: Both(InFlight(5), TokenBucket(2.0, burst=6)),
     "in flight per tenant": lambda: InFlight(3, by=tenant, expire_after=30.0),
     "leased tokens, cut off": lent_tokens,
     "leased tokens per tenant, cut off": lambda: lent_tokens(by=tenant),

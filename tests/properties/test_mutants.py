@@ -17,7 +17,7 @@ from fairlead.core import dispatch as dispatch_module
 from fairlead.core.eviction import Evictions
 from fairlead.core.scopes import Scopes
 from fairlead.errors import PolicyError
-from fairlead.policies import FIFO
+from fairlead.policies import FIFO, FairQueue
 from fairlead.testing import CapacityContract, CheckedGate, PolicyContract
 from tests.capacities.test_bucket import took
 from tests.contracts.test_capacities import Shape as CapacityShape
@@ -295,6 +295,31 @@ class Miscounting(Policy):
 def test_a_broken_policy_is_caught_by_its_contract(mutant: type[Policy]):
     with pytest.raises((AssertionError, PolicyError, IndexError, AttributeError)):
         contract(PolicyContract, mutant)
+
+
+def test_a_queue_that_hides_who_ranks_first_is_caught():
+    class Hiding(FairQueue):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steady = True
+
+        def push(self, ticket: Ticket, now: float) -> bool:
+            super().push(ticket, now)
+            return True
+
+    with pytest.raises(AssertionError, match="is first and need not wait"):
+        machine(policy=Hiding, capacity=CAPACITIES["bucket"], policy_name="fair")
+
+
+def test_a_gate_that_lets_the_first_go_and_asks_nobody_is_caught():
+    class Deaf(Gate):
+        def _drop(self, ticket: Ticket, state: State, now: float) -> None:
+            full = self._full
+            super()._drop(ticket, state, now)
+            self._full = full
+
+    with pytest.raises(AssertionError, match="is first and need not wait"):
+        machine(Deaf, policy=FIFO, capacity=CAPACITIES["bucket"])
 
 
 def test_a_line_that_serves_the_newest_first_is_caught():

@@ -20,8 +20,8 @@ from fairlead.errors import BrokerFault, CommitRefused, ConfigError
 from fairlead.streams.broker import Broker, Tp
 from fairlead.streams.kafka import KafkaBroker
 from fairlead.streams.kafka_settings import ClientLog, consumer_settings, producer_settings
-from tests.streams.mock_cluster import FETCH, OFFSET_COMMIT, MockCluster
-from tests.streams.port_contract import PATIENCE, PortContract, group, join, numbers
+from tests.streams.mock_cluster import FETCH, JOIN_GROUP, OFFSET_COMMIT, OFFSET_FETCH, MockCluster
+from tests.streams.port_contract import PATIENCE, PortContract, Reader, group, join, numbers
 
 __all__ = ["group", "join"]
 
@@ -151,24 +151,53 @@ def test_a_broker_away_brings_nothing_and_its_return_everything(join):
 
 
 @on_mock
-def test_what_was_read_before_a_fault_is_not_lost(rig, join, cluster):
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_partition_whose_start_could_not_be_found_is_read_all_the_same(rig, join, cluster, eager):
+    """The client asks for committed offsets once, and then holds the partition and never reads it."""
+    topic = rig.topic(2)
+    rig.write(topic, 0, numbers(5))
+    rig.write(topic, 1, numbers(5))
+    cluster.errors(OFFSET_FETCH, [KafkaError.NOT_COORDINATOR] * 2)
+    reader = join(rig.broker(eager=eager), topic)
+    faults = read_despite_faults(reader, 10)
+    assert {fault.retriable for fault in faults} == {True}
+    assert reader.told("assigned") == [Tp(topic, 0), Tp(topic, 1)], "and nobody was told twice"
+
+
+@on_mock
+def test_nothing_is_read_twice_or_left_out_because_a_fetch_failed(rig, join, cluster):
     topic = rig.topic(1)
-    rig.write(topic, 0, numbers(20))
-    reader = join(rig.broker(), topic)
-    reader.until(lambda: bool(reader.owned))
+    rig.write(topic, 0, numbers(10))
+    reader = join(rig.broker(), topic).read(10)
     cluster.errors(FETCH, [KafkaError.TOPIC_AUTHORIZATION_FAILED])
+    rig.write(topic, 0, numbers(10, 10))
+    faults = read_despite_faults(reader, 20)
+    assert ["TOPIC_AUTHORIZATION_FAILED" in str(fault) for fault in faults] == [True]
+    assert not faults[0].fatal
+    assert reader.offsets(Tp(topic, 0)) == list(range(20))
+
+
+def read_despite_faults(reader: Reader, count: int) -> list[BrokerFault]:
     faults: list[BrokerFault] = []
     until = time.monotonic() + PATIENCE
-    while len(reader.messages) < 40 and time.monotonic() < until:
+    while len(reader.messages) < count and time.monotonic() < until:
         try:
             reader.poll()
-            if len(reader.messages) == 20 and not faults:
-                rig.write(topic, 0, numbers(20, 20))
         except BrokerFault as fault:
             faults.append(fault)
-            rig.write(topic, 0, numbers(40 - max(20, len(reader.messages)), 20))
-    assert reader.offsets(Tp(topic, 0))[:40] == list(range(40))
-    assert not any(fault.fatal for fault in faults)
+    assert len(reader.messages) == count
+    return faults
+
+
+@on_mock
+def test_a_fatal_fault_stays(rig, join, cluster):
+    reader = join(rig.broker(), rig.topic(1))
+    cluster.errors(JOIN_GROUP, [KafkaError.FENCED_INSTANCE_ID])
+    for _ in range(2):
+        with pytest.raises(BrokerFault, match="fenced") as fault:
+            reader.until(lambda: False)
+        assert fault.value.fatal
+    reader.client.close()
 
 
 @on_mock

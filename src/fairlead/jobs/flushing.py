@@ -3,7 +3,7 @@
 One write is under way at a time, and what ends meanwhile goes with the next.  While the store is away endings are
 kept: their fences decide later whether they still count, so keeping them can do no harm, and losing them would run jobs
 again.  An ending that the store cannot take for another reason must not hold up the others, nor leave its job stuck: it
-is written alone, and if that fails too, a plain failure is written in its place.
+is written alone, and if that fails `TRIES` times, a plain failure is written in its place.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LONGEST_PAUSE = 2.0  # seconds between tries while the store is away
 MOST_ENDINGS = 1_000  # in one write
+TRIES = 4
 
 log = logging.getLogger("fairlead.jobs")
 
@@ -84,7 +85,7 @@ class Flusher:
 
     async def _write(self, batch: list[Ending]) -> None:
         """Write a batch, however long it takes."""
-        pause = 0.05
+        pause, tries = 0.05, 0
         while True:
             try:
                 await self._finish(batch)
@@ -95,11 +96,13 @@ class Flusher:
                     for ending in batch:
                         await self._write([ending])
                     return
-                # For this there is no good answer: only one that leaves the job where people see it.
                 log.exception(
                     "the ending of job %d.%d cannot be stored", batch[0].dag, batch[0].node
                 )
-                batch = [_plain(batch[0])]
+                tries += 1
+                if tries >= TRIES:
+                    # For this there is no good answer: only one that leaves the job where people see it.
+                    batch = [_plain(batch[0])]
             else:
                 return
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))

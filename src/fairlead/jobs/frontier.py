@@ -226,9 +226,15 @@ class Frontier:
 
     def ended_run(self, dag: int, now: float) -> None:
         """A run has ended: another may begin."""
-        if dag in self.room.dags.active:
+        self.ended_runs((dag,), now)
+
+    def ended_runs(self, dags: Iterable[int], now: float) -> None:
+        """Runs have ended: others may begin."""
+        ended = [dag for dag in dags if dag in self.room.dags.active]
+        for dag in ended:
             self._idle.pop(dag, None)
-            self._adjust("dags", "end", ([dag],), now=now)
+        if ended:
+            self._adjust("dags", "end", (ended,), now=now)
 
     def _note_idle(self, dag: int, now: float) -> None:
         if (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.config import seconds, shown, whole
@@ -31,7 +32,12 @@ class Task(NamedTuple):
     @property
     def is_async(self) -> bool:
         """Whether it runs on the event loop; else on a thread or in a process."""
-        return inspect.iscoroutinefunction(self.fn)
+        return _is_async(self.fn)
+
+
+@cache  # asked for each call
+def _is_async(fn: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(fn)
 
 
 def named(value: Any, what: str) -> str:

@@ -3,35 +3,32 @@
 It holds what is ready and what runs in a `Frontier` (one gate), hears of changes by the endings of its own process, by
 news of others and by looking for itself, and turns what the gate starts into claims.  Whatever it believes can be
 thrown away: after any doubt (a database that was away, a lease that was lost) it reads everything anew.
-
-A claim whose answer was lost may have happened.  Its fence is ours alone, so it is handed back until the store has
-answered: if it never happened, that is refused and does nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
-from random import Random
-from secrets import randbits
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fairlead.errors import StoreUnavailable
+from fairlead.jobs.claiming import Claimer
 from fairlead.jobs.counting import Counts
 from fairlead.jobs.endings import crashed, handed_back
 from fairlead.jobs.frontier import Frontier
 from fairlead.jobs.limits import SETTING, limits_of
 from fairlead.jobs.planning import Planners
-from fairlead.jobs.records import Claim, Ending
 from fairlead.jobs.roster import Roster
 from fairlead.jobs.states import RETRY
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from fairlead.jobs.estimates import Estimates
-    from fairlead.jobs.records import Claimed, Finished, Id, ReadyJob, RunningJob
+    from fairlead.jobs.records import Ending, Finished, Id, ReadyJob, RunningJob
     from fairlead.jobs.settings import Settings
     from fairlead.jobs.stores.base import Store
     from fairlead.jobs.worker import Crew
@@ -71,9 +68,8 @@ class Scheduler:
         self._upkeep = upkeep
         self._on_finished = on_finished
         self._wake = asyncio.Event()
-        self._doubtful: list[Claim] = []
-        # Fences need not be secret, only never the same again.
-        self._fences = Random(randbits(256))
+        self._claimer = Claimer(store, crew, process)
+        self._meanwhile: list[Finished] | None = None
         self._renew_at = self._look_at = self._sweep_at = 0.0
         self._stopping = False
 
@@ -103,12 +99,12 @@ class Scheduler:
         self._on_finished(finished)
         frontier = self.frontier
         if frontier is not None:
-            self._follow(frontier, finished.ready, finished.applied)
-            for run in finished.ended:
-                frontier.ended_run(run.dag, self.store.now())
+            self._hear(frontier, finished)
             self._wake.set()
             if finished.refused:
                 await self._recheck(finished.refused)
+        elif self._meanwhile is not None:
+            self._meanwhile.append(finished)
         for run in finished.ended:
             self.counts.runs_ended[run.state] = self.counts.runs_ended.get(run.state, 0) + 1
 
@@ -152,11 +148,11 @@ class Scheduler:
             pass  # the lease runs out by itself
 
     def _step_down(self) -> None:
-        self.frontier = None
+        self.frontier = self._meanwhile = None
         self.epoch = 0
 
     async def _try_to_lead(self) -> None:
-        await self._hand_back_doubtful()
+        await self._claimer.hand_back(self.finish)
         self.epoch = await self.store.lead(self.process, self.settings.lease) or 0
         if not self.epoch:
             await self._stand_by()
@@ -174,8 +170,21 @@ class Scheduler:
         await self._rest(self.settings.poll)
 
     async def _take_over(self) -> None:
-        """Read everything: from here on the frontier follows what happens."""
-        await self.store.take_news(self.process)  # older than what is read now
+        """Read everything: from here on the frontier follows what happens.
+
+        What jobs of this process end meanwhile writes no news, and what is read may be older: it is applied at the end.
+        """
+        self._meanwhile = []
+        with _no_collecting():
+            frontier = await self._read_all()
+        for finished in self._meanwhile:
+            self._hear(frontier, finished)
+        self._meanwhile = None
+        self.frontier = frontier
+        self._look_at = 0.0
+        self._sweep_at = 0.0
+
+    async def _read_all(self) -> Frontier:
         settings = await self.store.settings()
         if settings.get(SETTING) != (limits := limits_of(self.settings)):
             await self.store.set_setting(SETTING, limits)
@@ -199,12 +208,10 @@ class Scheduler:
                 break
             await self._renew()
             page = await self.store.ready((page[-1].dag, page[-1].node), PAGE)
-        self.frontier = frontier
-        self._look_at = 0.0
-        self._sweep_at = 0.0
+        return frontier
 
     async def _turn(self, frontier: Frontier) -> None:
-        await self._hand_back_doubtful()
+        await self._claimer.hand_back(self.finish)
         clock = time.monotonic()
         if clock >= self._renew_at and not await self._renew():
             return
@@ -264,8 +271,7 @@ class Scheduler:
         for dag in news.refreshed:
             frontier.drop(dag, now)
         self._follow(frontier, news.ready, news.ended)
-        for dag in news.runs_ended:
-            frontier.ended_run(dag, now)
+        frontier.ended_runs(news.runs_ended, now)
         if news.settings:
             self.planners.follow(await self.store.settings())
             for executor in frontier.executors():
@@ -313,6 +319,11 @@ class Scheduler:
             self._hold(frontier, running, now)
             frontier.add(self.estimates.fill(ready), now)
 
+    def _hear(self, frontier: Frontier, finished: Finished) -> None:
+        self._follow(frontier, finished.ready, finished.applied)
+        if finished.ended:
+            frontier.ended_runs([run.dag for run in finished.ended], self.store.now())
+
     def _follow(self, frontier: Frontier, ready: Sequence[ReadyJob], ended: Sequence[Id]) -> None:
         """Take in what became ready before room is given back, so that it goes to the best of all there are."""
         now = self.store.now()
@@ -335,58 +346,36 @@ class Scheduler:
     # Planning and claiming
 
     async def _claim(self, frontier: Frontier, started: Sequence[ReadyJob]) -> None:
-        own = set(self.crew.workers.values())
-        here: list[Claim] = []
-        there: list[Claim] = []
-        homeless: list[ReadyJob] = []
-        for job in started:
-            worker = self.roster.place(job.executor, (job.dag, job.node), own)
-            if worker is None:
-                homeless.append(job)
-                continue
-            claim = Claim(job.dag, job.node, worker, self._fences.getrandbits(62))
-            (here if worker in own else there).append(claim)
-        claimed: list[Claimed] = []
-        for claims, acked in ((here, True), (there, False)):
-            if claims:
-                claimed += await self._claim_batch(claims, acked)
+        claimed, homeless = await self._claimer.claim(started, self.roster, self.epoch)
         won = {(job.dag, job.node) for job in claimed}
-        lost = [(claim.dag, claim.node) for claim in (*here, *there)]
-        lost = [one for one in lost if one not in won]
         now = self.store.now()
+        self.counts.claimed += len(claimed)
+        self.counts.claimed_at(now, (job for job in started if (job.dag, job.node) in won))
+        if len(won) == len(started):
+            return
         for job in homeless:  # a worker has gone: the roster tells the frontier at the next look
             frontier.lost((job.dag, job.node), now)
         if homeless:
             frontier.add(homeless, now)
             self._look_at = 0.0
+        won.update((job.dag, job.node) for job in homeless)
+        lost = [(job.dag, job.node) for job in started if (job.dag, job.node) not in won]
         self.roster.release(lost)
         for one in lost:
             frontier.lost(one, now)
-        self.counts.claimed += len(claimed)
-        self.counts.claimed_at(now, (job for job in started if (job.dag, job.node) in won))
         self.counts.lost_claims += len(lost)
-        if lost:
-            if not await self._renew():
-                return
+        if lost and await self._renew():
             await self._recheck(lost)
 
-    async def _claim_batch(self, claims: list[Claim], acked: bool) -> list[Claimed]:
-        try:
-            claimed = await self.store.claim(self.process, self.epoch, claims, acked=acked)
-        except BaseException:
-            self._doubtful += claims
-            raise
-        if acked:
-            self.crew.dispatch(claimed)
-        return claimed
 
-    async def _hand_back_doubtful(self) -> None:
-        if self._doubtful:
-            claims, self._doubtful = self._doubtful, []
-            try:
-                await self.finish(
-                    [Ending(claim.dag, claim.node, claim.fence, RETRY) for claim in claims]
-                )
-            except BaseException:
-                self._doubtful += claims
-                raise
+@contextmanager
+def _no_collecting() -> Iterator[None]:
+    """Collect no garbage while very much is read that stays: looking through it again and again takes half the time."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -73,6 +73,7 @@ class FairQueue(Sharers):
         limit: int | None = None,
     ) -> None:
         super().__init__(by, weights, default_weight, inside)
+        self.steady &= type(self) is FairQueue  # no promise for what a subclass changes
         self.name = name
         self.limit = limit
         # By start tag; corrected when they surface.

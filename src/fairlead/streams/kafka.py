@@ -21,9 +21,10 @@ from confluent_kafka import Message as Raw
 
 from fairlead.errors import BrokerFault, CommitRefused, ConfigError, Misuse
 from fairlead.streams.broker import Batch, Client, Eof, Outbox, Settings, Told, Tp
-from fairlead.streams.kafka_calls import BoundedCalls, Late
+from fairlead.streams.kafka_calls import Late
 from fairlead.streams.kafka_faults import error_of, fault_of, refusal_of, some
 from fairlead.streams.kafka_outbox import KafkaOutbox
+from fairlead.streams.kafka_questions import Questions
 from fairlead.streams.kafka_records import failed, parts_of, sort_out, tp_of, tp_read
 from fairlead.streams.kafka_settings import (
     LOG,
@@ -34,10 +35,9 @@ from fairlead.streams.kafka_settings import (
     producer_settings,
 )
 
-ASKING = 10.0  # seconds that a question to the brokers may take
-COMMITTING = 10.0  # and a commit
+COMMITTING = 10.0  # seconds that a commit may take
 LEAVING = 5.0  # and leaving the group
-NO_SUCH_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
+STARTING = 1.0  # until a partition whose start could not be found is tried again
 ASSIGNED, REVOKED, LOST, CLOSING = range(4)  # whom to tell; closing revokes
 
 
@@ -63,7 +63,7 @@ class KafkaBroker:
         return KafkaOutbox(producer_settings(self.bootstrap_servers, self.kafka))
 
 
-class KafkaClient:
+class KafkaClient(Questions):
     """A `Client` over one confluent-kafka `Consumer`."""
 
     def __init__(self, settings: Settings, *, cooperative: bool) -> None:
@@ -77,9 +77,8 @@ class KafkaClient:
             if theirs is not None:
                 theirs(error)
 
-        self._consumer = Consumer({**settings, "error_cb": heard}, logger=ClientLog())
+        super().__init__(Consumer({**settings, "error_cb": heard}, logger=ClientLog()))
         self._cooperative = cooperative
-        self._calls = BoundedCalls()
         self._poll_interval = float(settings.get("max.poll.interval.ms", 300_000)) / 1000
         self._polled_at = math.inf  # never yet
         self._inside = False  # a callback, and so a call of the client
@@ -90,6 +89,7 @@ class KafkaClient:
         self._gone: set[Tp] = set()  # since it was cleared
         self._starts: dict[Tp, int] | None = None  # where those that arrive now begin
         self._seeks: dict[Tp, int] = {}  # not yet taken by the client
+        self._stalled: dict[Tp, float] = {}  # where nobody knows where to begin; when to try again
         self._missed = False  # pauses and resumes, because the client is stuck
         self._due: deque[Exception] = deque()
         self._dead: BrokerFault | None = None
@@ -125,6 +125,8 @@ class KafkaClient:
             self._seek_again()
         self._arrived.clear()
         self._polled_at = time.monotonic()
+        if self._stalled:
+            self._start_again()
         found = self._sorted(self._consume(timeout, most))
         if self._due and not found:
             raise self._due.popleft()
@@ -188,6 +190,8 @@ class KafkaClient:
             else:
                 where = f" {raw.topic()}" if raw.topic() else ""
                 self._fail(fault_of(f"reading{where}", error))
+                if raw.topic() and tp_read(raw) in self._owned and raw.offset() is None:
+                    self._stalled[tp_read(raw)] = time.monotonic() + STARTING
 
     def _fail(self, fault: BrokerFault) -> None:
         if fault.fatal:
@@ -230,6 +234,28 @@ class KafkaClient:
             else:
                 consumer.unassign()
 
+    def _start_again(self) -> None:
+        """Assign anew what the client holds and never reads: its committed offset could not be fetched.
+
+        A coordinator that moves at that moment is enough, and the client tries just once.
+        """
+        due = [tp for tp, at in self._stalled.items() if at <= self._polled_at]
+        if not due:
+            return
+        for tp in due:
+            del self._stalled[tp]
+        with self._complaining("taking partitions again"):
+            # From after the last record handed out, if there was one.
+            starts = self._consumer.position(parts_of(due if self._cooperative else self._owned))
+            for part in starts:
+                part.offset = self._seeks.pop(tp_of(part), part.offset)
+            if self._cooperative:
+                self._consumer.incremental_unassign(parts_of(due))
+                self._consumer.incremental_assign(starts)
+            else:
+                self._consumer.assign(starts)
+            self._turn("pause", [tp for tp in self._owned if tp in self._paused])
+
     def _let_go(self, tps: Iterable[Tp], how: int) -> None:
         """Tell of what is still ours, once."""
         ours = sorted(self._owned.intersection(tps))
@@ -241,6 +267,7 @@ class KafkaClient:
         self._gone.update(ours)
         for tp in ours:
             self._seeks.pop(tp, None)
+            self._stalled.pop(tp, None)
 
     def _tell(self, how: int, tps: list[Tp]) -> None:
         if not tps or self._told is None:
@@ -333,48 +360,6 @@ class KafkaClient:
         refused = {tp_of(part): part.error for part in answers if part.error}
         if refused:
             raise refusal_of(refused, refused.values())
-
-    def committed(self, tps: Iterable[Tp]) -> dict[Tp, int | None]:
-        with self._asking("asking for committed offsets"):
-            answers = self._consumer.committed(parts_of(tps), timeout=ASKING)
-        for part in answers:
-            if part.error:
-                raise fault_of(f"asking for the committed offset of {tp_of(part)}", part.error)
-        return {tp_of(part): part.offset if part.offset >= 0 else None for part in answers}
-
-    def watermarks(self, tp: Tp) -> tuple[int, int]:
-        with self._asking(f"asking for the ends of {tp}"):
-            low, high = self._consumer.get_watermark_offsets(TopicPartition(*tp), timeout=ASKING)
-        return low, high
-
-    def ends(self, tps: Iterable[Tp]) -> dict[Tp, int]:
-        found: dict[Tp, int] = {}
-        if self._calls.stuck:
-            return found
-        for tp in tps:
-            with self._asking(f"asking for the end of {tp}"):
-                marks = self._consumer.get_watermark_offsets(TopicPartition(*tp), cached=True)
-            if marks[1] >= 0:
-                found[tp] = marks[1]
-        return found
-
-    def partitions(self, topic: str) -> int:
-        with self._asking(f"asking for the partitions of {topic!r}"):
-            known = self._consumer.list_topics(topic, timeout=ASKING).topics.get(topic)
-        if known is None:
-            return 0
-        if known.error is not None and known.error.code() not in NO_SUCH_TOPIC:
-            raise fault_of(f"asking for the partitions of {topic!r}", known.error)
-        return len(known.partitions)
-
-    @contextmanager
-    def _asking(self, doing: str) -> Iterator[None]:
-        if self._calls.stuck:
-            raise BrokerFault(f"{doing} failed: the broker has not answered", retriable=True)
-        try:
-            yield
-        except KafkaException as error:
-            raise fault_of(doing, error) from error
 
     def assignment(self) -> list[Tp]:
         return sorted(self._owned)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,8 @@ class Workers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._new: deque[Job] = deque()  # for the loop
+        self._called = False
         self._children = Children()
         self._stopped = False
 
@@ -53,7 +56,12 @@ class Workers:
             job.skipped = True
         elif job.kind in shape.coroutines and not (shape.processes and job.kind is CONSUMPTION):
             loop = self._loop or self._start_loop()
-            loop.call_soon_threadsafe(self._spawn, job)
+            self._new.append(job)
+            if threading.current_thread() is self._loop_thread:
+                loop.call_soon(self._spawn)
+            elif not self._called:
+                self._called = True  # one call wakes the loop for all that come until it looks
+                loop.call_soon_threadsafe(self._spawn)
             return
         with self._lock:
             self._load += 1
@@ -123,15 +131,18 @@ class Workers:
         finally:
             loop.close()
 
-    def _spawn(self, job: Job) -> None:
-        try:
-            coroutine = self._consume(job)
-            task = asyncio.get_running_loop().create_task(coroutine)
-        except BaseException as error:
-            self._tell(job, error)
-            return
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _spawn(self) -> None:
+        self._called = False
+        loop = asyncio.get_running_loop()
+        while self._new:
+            job = self._new.popleft()
+            try:
+                task = loop.create_task(self._consume(job))
+            except BaseException as error:
+                self._tell(job, error)
+                continue
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _consume(self, job: Job) -> None:
         error: BaseException | None = None
