@@ -131,11 +131,11 @@ def test_a_year_of_ticks_fires_each_once_whatever_the_clock_change(zone, cron):
     days = 40 if cron.startswith("*/15") else 366
     start += 60 * 86_400.0 if cron.startswith("*/15") else 0.0
     end = start + days * 86_400.0
-    expected = []
-    for tick in upcoming(cron, zone, start, 100_000):
-        if tick > end:
-            break
-        expected.append(tick)
+    expected, cursor = [], start
+    while cursor <= end:  # by small portions: nobody needs the ticks of the next century
+        expected += upcoming(cron, zone, cursor, 50)
+        cursor = expected[-1]
+    expected = [tick for tick in expected if tick <= end]
     fired, cursor, now = [], start, start
     step = 7 * 3600.0 if not cron.startswith("*/15") else 1800.0
     while now < end:

@@ -453,6 +453,14 @@ class TestMistakes:
 
         go(main())
 
+    def test_a_task_that_names_no_executor_runs_beside_those_declared(self, url):
+        async def main():
+            jobs, double, *_ = small(url, executors={"ocr": 1})
+            async with jobs:
+                return await jobs.wait(await jobs.submit(_one(double, 2)))
+
+        assert go(main()).results == {"double": 4}
+
     def test_an_unknown_executor_is_refused_and_nothing_stored(self, url):
         async def main():
             jobs = Jobs(url, executors={"ocr": 2}, **QUICK)
@@ -529,13 +537,26 @@ class TestMistakes:
                 return 0
 
 
+class Backwards:
+    def plan(self, jobs, slots, active_dags, recently_activated_dags=frozenset()):
+        return list(reversed(jobs))
+
+
 class TestPlanning:
     def test_a_user_planner_orders(self, url):
-        class Backwards:
-            def plan(self, jobs, slots, active_dags, recently_activated_dags=frozenset()):
-                return list(reversed(jobs))
-
         assert go(self._order(url, Backwards())) == [3, 2, 1, 0]
+
+    def test_a_user_planner_is_asked_at_once(self, url):
+        async def main():
+            jobs, double, *_ = small(url, planner=Backwards, poll="20s", lease="60s", sweep="20s")
+            dag = Dag("chain")
+            node = dag.add(double, 0)
+            for _ in range(20):
+                node = dag.add(double, node)
+            async with jobs:
+                return await jobs.wait(await jobs.submit(dag))
+
+        assert go(main(), limit=15).state == "completed"
 
     def test_a_raising_planner_is_contained_and_named(self, url, caplog):
         class Broken:

@@ -64,7 +64,11 @@ def holding(topic: str = "orders", partition: int = 0, **options: Any) -> Holdin
 
 
 def job(
-    topic: str = "orders", partition: int = 0, size: int = 1, kind: Kind = CONSUMPTION, **options: Any
+    topic: str = "orders",
+    partition: int = 0,
+    size: int = 1,
+    kind: Kind = CONSUMPTION,
+    **options: Any,
 ) -> Job:
     held = holding(topic, partition, **options)
     if kind is not CONSUMPTION:

@@ -66,7 +66,9 @@ def test_a_record_that_fails_is_tried_again_alone_and_the_others_go_on(scheduler
         at = tries(book, 0, 3)
         assert len(at) == 4
         gaps = [after - before for before, after in zip(at, at[1:], strict=False)]
-        assert [gap >= least for gap, least in zip(gaps, (0.04, 0.08, 0.16), strict=True)] == [True] * 3
+        assert [gap >= least for gap, least in zip(gaps, (0.04, 0.08, 0.16), strict=True)] == [
+            True
+        ] * 3
         assert app.statistics().groups["default"].failures == 3
     assert [offset for partition, offset in book.of("record") if partition == 1] == list(range(5))
 
@@ -171,9 +173,7 @@ def test_keys_run_in_parallel_in_order_and_never_twice_at_once():
             inside.remove(own)
 
     app = app_on(broker, concurrency=4)
-    app.topic(
-        "orders", writing(book, consume=consume), parallel_by=lambda m: m.key, batch_size=10
-    )
+    app.topic("orders", writing(book, consume=consume), parallel_by=lambda m: m.key, batch_size=10)
     with running(app):
         wait_committed(broker, 200)
     assert most[0] == 4
@@ -343,9 +343,7 @@ def test_a_revocation_commits_what_is_finished_and_calls_revoked_once_for_those_
     broker.topic("orders", 2)
     book = Book()
     app = app_on(broker, commit_interval="1h")
-    app.topic(
-        "orders", writing(book, revoked=lambda self: book.write("revoked", self.partition))
-    )
+    app.topic("orders", writing(book, revoked=lambda self: book.write("revoked", self.partition)))
     with running(app):
         book.wait_for("record", 3)
         listener = app.runtime.listeners["default"]
@@ -371,15 +369,17 @@ def test_ticks_come_also_when_idle_and_eofed_after_the_last_record():
     app.topic("orders", consumer)
     app.topic("empty", consumer)
     with running(app):
-        book.wait(lambda: {line[1] for line in book.lines if line[0] == "tick"} == {"orders", "empty"})
         book.wait(
-            lambda: sum(line[:3] == ("tick", "orders", 1) for line in book.lines) >= 3
+            lambda: {line[1] for line in book.lines if line[0] == "tick"} == {"orders", "empty"}
         )
+        book.wait(lambda: sum(line[:3] == ("tick", "orders", 1) for line in book.lines) >= 3)
         book.wait_for("eofed", 2)
     lines = [line[:3] for line in book.lines if line[0] in ("record", "eofed")]
-    assert max(i for i, line in enumerate(lines) if line == ("record", "orders", 1)) < lines.index(
-        ("eofed", 1)
-    ) or ("eofed", 1) in lines
+    assert (
+        max(i for i, line in enumerate(lines) if line == ("record", "orders", 1))
+        < lines.index(("eofed", 1))
+        or ("eofed", 1) in lines
+    )
 
 
 def test_shutdown_runs_for_partitions_with_records_and_commits():

@@ -5,7 +5,17 @@ import time
 
 import pytest
 
-from fairlead import FairQueue, Planner, Policy, Slots, Ticket, TokenBucket
+from fairlead import (
+    ConfigError,
+    FairQueue,
+    Planner,
+    Policy,
+    Scheduler,
+    Slots,
+    ThreadScheduler,
+    Ticket,
+    TokenBucket,
+)
 from fairlead.capacities import Both
 from fairlead.core import Gate
 from fairlead.streams import Consumer
@@ -13,18 +23,18 @@ from fairlead.streams.gating import GateScheduler
 from fairlead.streams.ordering import TopicOrder
 from fairlead.streams.queue import JobsQueue
 from fairlead.testing import PolicyContract
-from tests.streams.staging import Book, app_on, filled, job, running, wait_committed, writing
+from tests.streams.staging import Book, app_on, filled, job, running, until, wait_committed, writing
 
 WEIGHTS = {"a": 3.0, "b": 1.0}
 
 
 class TestTopicOrder(PolicyContract):
     def make(self):
-        return TopicOrder(lambda topic: WEIGHTS.get(str(topic), 1.0))
+        return TopicOrder(WEIGHTS)
 
 
 def test_the_highest_priority_goes_first_and_a_lower_one_rises():
-    gate = Gate(TopicOrder(lambda topic: 1.0), Slots(1))
+    gate = Gate(TopicOrder({}), Slots(1))
     first = Ticket("first", 50)
     low = Ticket("low", 20, workload="low")
     gate.offer(first, 0.0)
@@ -43,7 +53,7 @@ def test_the_highest_priority_goes_first_and_a_lower_one_rises():
 
 
 def test_equal_priorities_share_by_weight_counted_in_messages():
-    gate = Gate(TopicOrder(WEIGHTS.__getitem__), Slots(1))
+    gate = Gate(TopicOrder(WEIGHTS), Slots(1))
     current = Ticket("x", 50, workload="a", cost=10)
     gate.offer(current, 0.0)
     served = {"a": 0, "b": 0}
@@ -270,3 +280,41 @@ def test_tenants_share_when_the_policy_says_so():
     with running(app):
         assert enough.wait(30.0)
     assert served["small"] / sum(served.values()) == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_limit_is_shared_with_another_door():
+    shared = Slots(1)
+    broker = filled({"a": 1}, 3)
+    book = Book()
+    with ThreadScheduler.bounded(capacity=shared) as tasks:
+        app = app_on(broker, capacity=shared)
+        app.topic("a", writing(book))
+        go, begun = threading.Event(), threading.Event()
+
+        def work():
+            begun.set()
+            assert go.wait(10.0)
+            assert not book.lines
+            book.write("task")
+
+        result = tasks.spawn(50, work)
+        assert begun.wait(10.0)
+        with running(app):
+            until(lambda: app.statistics().withheld)
+            (held,) = [made for made, _ in app.runtime.withheld()]
+            assert "all 1 slots are in use" in app.explain(held)
+            go.set()
+            result.result(10.0)
+            wait_committed(broker, 3)
+    assert [line[0] for line in book.lines] == ["task", *["record"] * 3]
+
+
+def test_a_shared_gate_has_one_policy_and_one_on_a_loop_cannot_be_shared():
+    shared = Slots(1)
+    Hands(capacity=shared)
+    with pytest.raises(ConfigError, match="policy: the capacity is shared"):
+        Hands(capacity=shared, policy=FairQueue("tenant"))
+    on_a_loop = Slots(1)
+    Scheduler.bounded(capacity=on_a_loop)
+    with pytest.raises(ConfigError, match="capacity has a gate on an event loop"):
+        app_on(filled({"a": 1}, 0), capacity=on_a_loop)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fairlead.jobs.states import FAILED
 from fairlead.jobs.timing import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fairlead.jobs.records import ReadyJob
+    from fairlead.jobs.records import Ending, ReadyJob
 
 
 class Counts:
@@ -28,6 +29,11 @@ class Counts:
         self.planning_rounds = 0
         self.waits = Timings()  # from ready, or from when it was to start, to claimed
         self.runs = Timings()
+
+    def saw_end(self, ending: Ending, max_crashes: int) -> None:
+        """Note how a try ended; a job that failed with so many crashes was quarantined."""
+        self.ended[ending.state] = self.ended.get(ending.state, 0) + 1
+        self.quarantined += ending.state == FAILED and (ending.crashes or 0) >= max_crashes
 
     def claimed_at(self, now: float, jobs: Iterable[ReadyJob]) -> None:
         """Note how long jobs that were claimed now had waited."""

@@ -325,6 +325,7 @@ class Frontier:
             tickets = [ticket for ticket in known if ticket is not None and ticket.state is WAITING]
         if self.orders.follow(executor, tickets, now):
             self._note(self.gate.advance(now))
+            self.orders.void(executor)  # who came meanwhile may belong before the rest
 
     def overdue_withheld(self, executor: str) -> int:
         """Tell how many have started since last asked though the planner left them out."""

@@ -99,7 +99,7 @@ class Metrics:
                 "wait_seconds", "Seconds from ready to claimed.", scheduler.counts.waits
             )
             yield _histogram("run_seconds", "Seconds that jobs ran.", scheduler.counts.runs)
-            yield from _leader(scheduler)
+            yield from _leader(scheduler, self._jobs.executors)
         if crew is not None:
             yield from _local(crew)
 
@@ -133,14 +133,14 @@ def _counters(counts: Counts) -> Iterator[Metric]:
         yield family
 
 
-def _leader(scheduler: Scheduler) -> Iterator[Metric]:
+def _leader(scheduler: Scheduler, declared: Iterable[str]) -> Iterator[Metric]:
     yield _gauge("leader", "Whether this process plans (1) or stands by (0).", scheduler.leading)
     still = time.monotonic() - scheduler.progressed_at
     yield _gauge("scheduler_still_seconds", "Since the last turn of the scheduler's loop.", still)
     frontier = scheduler.frontier
     if frontier is None:
         return  # the one who leads tells of all workers
-    slots = scheduler.roster.slots()
+    slots = dict.fromkeys(declared, 0) | scheduler.roster.slots()
     yield _by("slots", "Slots of workers that take jobs.", "executor", slots)
     busy = scheduler.roster.busy()
     yield _by("busy", "Slots in use.", "executor", busy)

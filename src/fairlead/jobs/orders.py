@@ -130,6 +130,11 @@ class Orders:
             guide.follow(tickets, now)
         return guide is not None
 
+    def void(self, executor: str) -> None:
+        """Forget what is left of a plan that does not know everybody."""
+        if executor in self._guides:
+            self._guides[executor].void()
+
     def take_overdue(self, executor: str) -> int:
         """Tell how many went past the plan since this was last asked."""
         guide = self._guides.get(executor)

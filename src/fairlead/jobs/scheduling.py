@@ -22,7 +22,6 @@ from fairlead.jobs.frontier import Frontier
 from fairlead.jobs.limits import SETTING, limits_of
 from fairlead.jobs.planning import Planners
 from fairlead.jobs.roster import Roster
-from fairlead.jobs.states import RETRY
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -95,7 +94,7 @@ class Scheduler:
         applied = set(finished.applied)
         for ending in endings:
             if (ending.dag, ending.node) in applied:
-                self.counts.ended[ending.state] = self.counts.ended.get(ending.state, 0) + 1
+                self.counts.saw_end(ending, self.settings.max_crashes)
         self._on_finished(finished)
         frontier = self.frontier
         if frontier is not None:
@@ -241,6 +240,7 @@ class Scheduler:
     async def _rest(self, longest: float) -> None:
         """Sleep until something happens here, a hint comes from elsewhere, or time is up."""
         if longest <= 0 or self._stopping:
+            await asyncio.sleep(0)  # whatever is due, others have their turn
             return
         wake = asyncio.ensure_future(self._wake.wait())
         hint = asyncio.ensure_future(self.store.wait_for_news(longest))
@@ -298,7 +298,6 @@ class Scheduler:
         for job in orphans:
             ending = crashed(job, self.settings.max_crashes) if job.acked else handed_back(job)
             self.counts.rescued += 1
-            self.counts.quarantined += ending.state != RETRY
             endings.append(ending)
         await self.finish(endings)
 

@@ -124,11 +124,16 @@ class Jobs:
 
     @property
     def executors(self) -> dict[str, ExecutorSpec]:
-        """The executors declared; if none were, every one that a task names is local."""
-        if self._declared is not None:
+        """The executors declared; if none were, every one that a task names is local.
+
+        That of tasks which name none is local too, unless it is declared otherwise.
+        """
+        named = [task.executor for task in self.tasks.values()]
+        if self._declared is None:
+            return _specs(dict.fromkeys([DEFAULT_EXECUTOR, *named], LOCAL_SLOTS))
+        if DEFAULT_EXECUTOR in self._declared or DEFAULT_EXECUTOR not in named:
             return self._declared
-        names = dict.fromkeys([DEFAULT_EXECUTOR, *(task.executor for task in self.tasks.values())])
-        return _specs(dict.fromkeys(names, LOCAL_SLOTS))
+        return self._declared | _specs({DEFAULT_EXECUTOR: LOCAL_SLOTS})
 
     # The database
 

@@ -32,7 +32,7 @@ class Guide:
         self.max_withheld = max_withheld
         self.ask_again = ask_again  # of one who left out somebody who had room
         self.queues: dict[Planned, None] = {}  # those in which somebody waits
-        self.stale = True  # somebody has come since the last answer
+        self.stale = True  # somebody has come whom the one who plans was not shown
         self.moved = False  # somebody has gone, or gained room, since
         self.dry = False  # there was room for more than was planned
         self.failed = False  # the last answer was that there is none
@@ -42,7 +42,9 @@ class Guide:
         self._shown: dict[Ticket, None] = {}
 
     def wanted_at(self) -> float:
-        """Tell when a new answer is wanted."""
+        """Tell when a new answer is wanted; while one is due, none is."""
+        if self.asked_since < inf:
+            return inf
         if self.stale or (self.dry and self.moved):
             return -inf
         return self.asked_at + self.ask_again if self.dry else inf
@@ -61,11 +63,12 @@ class Guide:
         fitting = (ticket for _, ticket in merge(*orders) if fits(ticket))
         shown = list(islice(fitting, limit))
         self._shown = dict.fromkeys(shown)
+        self.stale = False
         return shown
 
     def follow(self, plan: Sequence[Ticket] | None, now: float) -> None:
         """Serve in this order from now on; None if planning failed."""
-        self.stale = self.moved = self.dry = False
+        self.moved = self.dry = False
         self.asked_since = inf
         self.failed = plan is None
         for queue in self.queues:
@@ -80,6 +83,12 @@ class Guide:
         for ticket in shown:
             if ticket.place is not None:
                 _queue_of(ticket).withhold(ticket, now)
+
+    def void(self) -> None:
+        """Forget the rest of the plan if somebody has come whom it does not know."""
+        if self.stale:
+            for queue in self.queues:
+                queue.forget_plan()
 
 
 def _queue_of(ticket: Ticket) -> Planned:

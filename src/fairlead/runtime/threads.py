@@ -28,6 +28,8 @@ class ThreadGate:
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
+        self.guests = 0  # doors that have joined, beside the one that made it
+        gate.capacity.thread_gate = self
         self.lock = threading.RLock()
         # For warning of self-deadlock: how often each thread holds room, and those that wait for more.
         self.owners: dict[object, int] = {}

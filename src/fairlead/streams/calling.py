@@ -1,7 +1,7 @@
 """Calling a scheduler that others have written: every call is measured, and none of them can hurt more than its group.
 
-- `schedule_consumption` or `manage` raises: its class, method and error are logged and the group is reset.  A raise of
-  `manage` over a job that a scheduler kept after `clear` resets nothing, for that would change nothing.
+- `schedule_consumption` or `manage` raises: its class, method and error are logged and the group is reset.  If `manage`
+  misuses a job, that is the job's group; and none, if the job has finished or was cleared: that would change nothing.
 - Any other method raises: it is logged, and the jobs it was given are pushed in order, as the default would have done.
 - A call takes over `SLOW` seconds: it is warned of.  One that does not return is warned of by `overdue`, which the
   app's watch calls; meanwhile the others find the scheduler's lock taken, go on without it, and try again.
@@ -61,6 +61,7 @@ class SchedulerCalls:
             return False
         except BaseException as error:
             self._blame("schedule_consumption", error)
+            self._queue.clear(group_id)  # at once, lest another call of it pushes one of them
             self._reset(group_id, f"{self.name}.schedule_consumption raised {error!r}")
         return True
 
@@ -90,10 +91,10 @@ class SchedulerCalls:
         except BaseException as error:
             self._blame("manage", error)
             job = error.job if isinstance(error, StreamMisuse) else None
-            if job is None:
+            if job is None or not (job.cleared or job.finished):
+                group_id = group_id if job is None else job.group_id
+                self._queue.clear(group_id)
                 self._reset(group_id, f"{self.name}.manage raised {error!r}")
-            elif not job.cleared:
-                self._reset(job.group_id, f"{self.name}.manage raised {error!r}")
         return True
 
     def clear(self, group_id: str) -> None:

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fairlead.capacities import Slots
-from fairlead.core import Gate, Outcome, State, Ticket
+from fairlead.capacities import Both, Slots
+from fairlead.core import Change, Gate, Outcome, State, Ticket
+from fairlead.errors import ConfigError, StreamMisuse
 from fairlead.runtime import ThreadGate
 from fairlead.streams.ordering import TopicOrder
+from fairlead.streams.room import AppWorkers
 from fairlead.streams.scheduler import StreamScheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from fairlead.core import Capacity, Policy
     from fairlead.streams.jobs import Job
@@ -71,17 +73,48 @@ class GateScheduler(StreamScheduler):
         *,
         policy: Policy | None = None,
         capacity: Capacity | None = None,
-        weight_of: Callable[[Hashable], float] = lambda topic: 1.0,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(queue)
         self.inline = policy is None
+        joined = self._join(capacity, policy, weights or {})
         if policy is None:
-            policy = TopicOrder(weight_of)
-        if capacity is None:
-            capacity = Slots(queue.concurrency, name="workers")
-        self.gate = ThreadGate(Gate(policy, capacity))
+            policy = TopicOrder(weights or {})
+        self.gate = self._own(capacity, policy) if joined is None else joined
         self._pace: dict[str, float] = {}  # seconds per message, by topic
         self._refused: set[str] = set()
+
+    def _own(self, capacity: Capacity | None, policy: Policy) -> ThreadGate:
+        if capacity is None:
+            return ThreadGate(Gate(policy, Slots(self.concurrency, name="workers")))
+        workers = AppWorkers()
+        workers.admit_app(self, self.concurrency)
+        gate = ThreadGate(Gate(policy, Both(workers, capacity)))
+        capacity.gated = True
+        capacity.thread_gate = gate
+        return gate
+
+    def _join(
+        self, capacity: Capacity | None, policy: Policy | None, weights: Mapping[str, float]
+    ) -> ThreadGate | None:
+        """Join the gate that a capacity has already: one capacity, one gate, also between doors."""
+        gate: ThreadGate | None = None if capacity is None else capacity.thread_gate
+        if gate is None:
+            return None
+        if policy is not None:
+            raise ConfigError(
+                "policy: the capacity is shared and has a gate already, whose policy orders all; give no policy"
+            )
+        with gate.lock:
+            gate.guests += 1
+            core = gate.gate
+            if isinstance(core.policy, TopicOrder):
+                core.policy.weights.update(weights)
+            else:
+                self.inline = False
+            if core.capacity.part(AppWorkers.called) is not None:
+                gate.adjust(Change(AppWorkers.called, "admit_app", (self, self.concurrency)))
+        return gate
 
     def on_schedule_consumption(self, jobs: Sequence[Job]) -> None:
         self.schedule_consumption(jobs)  # under the gate's lock
@@ -97,28 +130,35 @@ class GateScheduler(StreamScheduler):
         with gate.lock:
             if len(tickets) == 1:
                 gate.offer(tickets[0])
-                if tickets[0].state is WAITING:
-                    self.queue.lock(jobs[0])
-                else:
+                if tickets[0].state is not WAITING:
                     self._begin(tickets[0])
+                elif not self._did(self.queue.lock, jobs[0]):
+                    gate.withdraw(tickets)
                 return
-            for job in jobs:
-                self.queue.lock(job)
-            gate._carry_out(gate.gate.enlist, tickets, gate.now())
+            waiting = [ticket for ticket in tickets if self._did(self.queue.lock, ticket.work)]
+            gate._carry_out(gate.gate.enlist, waiting, gate.now())
+
+    def _did(self, verb: Callable[[Job], None], job: Job) -> bool:
+        """Do something with a job, unless its group has just started anew."""
+        try:
+            verb(job)
+        except StreamMisuse:
+            if not job.cleared:
+                raise
+            return False
+        return True
 
     def _begin(self, ticket: BatchTicket) -> None:
         job: Job = ticket.work
         if ticket.state is not RUNNING:
             self._warn(ticket)
-        if job.locked:
-            self.queue.release(job)
-        else:
-            self.queue.push(job)
+        begun = self._did(self.queue.release if job.locked else self.queue.push, job)
+        if not begun and ticket.state is RUNNING:
+            self.gate.finish(ticket, Outcome.LOST)
 
     def decided(self, ticket: BatchTicket) -> None:
         """A ticket that waited may start, or never will; the gate's lock is held."""
-        job: Job = ticket.work
-        if not job.cleared and job.queued_at is None and ticket.state is not State.WITHDRAWN:
+        if ticket.work.queued_at is None and ticket.state is not State.WITHDRAWN:
             self._begin(ticket)
 
     def _warn(self, ticket: BatchTicket) -> None:
@@ -154,15 +194,29 @@ class GateScheduler(StreamScheduler):
         gate = self.gate
         with gate.lock:
             core = gate.gate
-            gate.withdraw([one for one in core.waiters() if one.pool == group_id])
-            for ticket in [one for one in core.holders if one.pool == group_id]:
-                job: Any = ticket.work
-                if isinstance(ticket, BatchTicket) and job.started_at is None:
+            gate.withdraw(self._mine(core.waiters(), group_id))
+            for ticket in self._mine(core.holders, group_id):
+                if ticket.work.started_at is None:
                     gate.finish(ticket, Outcome.LOST)
 
+    def _mine(self, tickets: Iterable[Ticket], group_id: str | None = None) -> list[BatchTicket]:
+        return [
+            one
+            for one in tickets
+            if isinstance(one, BatchTicket)
+            and one.scheduler is self
+            and group_id in (None, one.pool)
+        ]
+
     def close(self) -> None:
-        """End the gate's timer."""
-        self.gate.rest()
+        """Leave the gate: nothing of ours waits or holds room any more."""
+        gate = self.gate
+        with gate.lock:
+            gate.withdraw(self._mine(gate.gate.waiters()))
+            for ticket in self._mine(gate.gate.holders):
+                gate.finish(ticket, Outcome.LOST)
+        if not gate.guests:
+            gate.rest()
 
     def explain(self, job: Job, now: float) -> str:
         if job.ticket is None:

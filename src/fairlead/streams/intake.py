@@ -70,7 +70,8 @@ class Intake:
 
     def due_at(self) -> float:
         """Tell when there is something to give, as far as is known now."""
-        if (self._touched or self._pending) and not self._queue.blocked(self._group_id):
+        waits = self._pending or (self._touched and self._runtime.settled())
+        if waits and not self._queue.blocked(self._group_id):
             return -inf
         return min(list(self._retry_at.values()), default=inf)
 
@@ -159,7 +160,7 @@ class Intake:
             if not self.calls.consumption(self._group_id, pending):
                 self._pending.extend(pending)
                 return
-        if not self._touched:
+        if not self._touched or not self._runtime.settled():
             return
         waits = not self.calls.scheduler.buffered and self._queue.blocked(self._group_id)
         jobs: list[Job] = []

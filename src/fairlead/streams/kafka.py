@@ -164,11 +164,10 @@ class KafkaClient(Questions):
         """Make batches of what was read, less what is not ours any more."""
         found: list[Batch | Eof] = []
         if any(map(failed, raws)):
-            for error, run in groupby(raws, failed):
-                if error is None:
-                    found += sort_out(list(run))
-                else:
-                    found += self._ends(run)
+            # By a truth value: the client's errors cannot be compared with None.
+            for is_news, run in groupby(raws, lambda raw: raw.error() is not None):
+                part = list(run)
+                found += self._ends(part) if is_news else sort_out(part)
         else:
             found += sort_out(raws)
         owned, seeks = self._owned, self._seeks
@@ -373,8 +372,9 @@ class KafkaClient(Questions):
         self._let_go(self._owned, LOST if self._calls.stuck else CLOSING)
         try:
             with self._complaining("leaving the group"):
-                self._calls.run(self._consumer.close, LEAVING)
+                # After a fatal error the client never ends its farewell.
+                self._calls.run(self._consumer.close, LEAVING if self._dead is None else 0.1)
         except Late:
-            LOG.warning("the broker does not answer: left without saying goodbye to the group")
+            LOG.info("leaving the group took too long: it will notice when the session ends")
         if self._due:
             raise self._due.popleft()

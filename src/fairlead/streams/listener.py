@@ -84,6 +84,7 @@ class Listener(threading.Thread):
         self._tick_at = self.polled_at + self._settings.tick_interval
         self._commit_at = self.polled_at + self._settings.commit_interval
         self._client: Client | None = None
+        self.joined = False  # has been given partitions once
         self.closed = False
 
     # Called by others
@@ -245,6 +246,7 @@ class Listener(threading.Thread):
 
     def _assigned(self, tps: list[Tp]) -> None:
         self.counts.rebalances += 1
+        self.joined = True
         with self.lock:
             self._generation += 1
             for tp in tps:

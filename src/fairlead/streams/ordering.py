@@ -14,7 +14,7 @@ from fairlead.policies import FIFO, FairQueue
 from fairlead.policies.lines import Lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Hashable, Mapping
 
     from fairlead.core.policy import Admit, Policy
     from fairlead.core.ticket import Ticket
@@ -27,16 +27,19 @@ CEILING = 100
 class TopicOrder(Lines):
     """Serve the highest effective priority; among equal ones share by the weights of topics.
 
-    >>> order = TopicOrder(lambda topic: {"orders": 3.0}.get(topic, 1.0))
+    >>> order = TopicOrder({"orders": 3.0})
     """
 
-    def __init__(self, weight_of: Callable[[Hashable], float], *, rate: float = RATE) -> None:
+    def __init__(self, weights: Mapping[str, float], *, rate: float = RATE) -> None:
         super().__init__("priority", self._shares, name="topics")
-        self._weight_of = weight_of
+        self.weights: dict[Hashable, float] = {**weights}  # of topics; others have 1
         self.rate = rate
 
     def _shares(self, priority: Hashable) -> Policy:
         return FairQueue("workload", weights=self._weight_of, inside=FIFO)
+
+    def _weight_of(self, topic: Hashable) -> float:
+        return self.weights.get(topic, 1.0)
 
     def effective(self, ticket: Ticket, now: float) -> float:
         """Tell the priority a waiting batch has grown to."""

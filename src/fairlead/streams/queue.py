@@ -26,7 +26,8 @@ from fairlead.streams.jobs import Job, Kind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-HOUSEKEEPING = (Kind.SHUTDOWN, Kind.REVOCATION, Kind.IDLE)  # what still starts while the app stops
+FAREWELLS = (Kind.REVOCATION, Kind.SHUTDOWN)
+HOUSEKEEPING = (*FAREWELLS, Kind.IDLE)  # what still starts while the app stops
 
 
 def _nobody(group_id: str) -> None:
@@ -216,9 +217,16 @@ class JobsQueue:
         return bool(self._blocking.get(group_id))
 
     def clear(self, group_id: str) -> list[Job]:
-        """Forget a group's jobs: what has not started is cleared, what runs goes on without the books."""
+        """Forget a group's jobs: what has not started is cleared, what runs goes on without the books.
+
+        Farewells that are queued stay: they are due because of what was cleared.
+        """
         with self._lock:
-            cleared = [job for job in self._books.pop(group_id, ()) if job.started_at is None]
+            cleared = [
+                job
+                for job in self._books.pop(group_id, ())
+                if job.started_at is None and not (job.queued_at and job.kind in FAREWELLS)
+            ]
             self._blocking.pop(group_id, None)
             for job in cleared:
                 job.cleared = True

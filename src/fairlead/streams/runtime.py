@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fairlead.streams")
 
+JOINING = 5.0  # seconds for all listeners to join
 WATCH = 1.0  # seconds between two looks for what is stuck
 LAST = 1.0  # seconds beyond the grace for threads to end
 
@@ -47,6 +48,8 @@ class Runtime:
         self.stopped = False
         self._topics = {topic.name: topic for topic in topics}
         self._outbox: Outbox | None = None
+        self._started_at = 0.0
+        self._settled = False
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self.workers = Workers(settings.concurrency, self.finished)
@@ -72,7 +75,7 @@ class Runtime:
                 self.queue,
                 policy=self.settings.policy,
                 capacity=self.settings.capacity,
-                weight_of=lambda topic: self._topics[str(topic)].weight,
+                weights={topic.name: topic.weight for topic in self._topics.values()},
             )
         try:
             return chosen(self.queue)
@@ -83,6 +86,7 @@ class Runtime:
 
     def start(self) -> None:
         """Begin to listen."""
+        self._started_at = time.monotonic()
         for listener in self.listeners.values():
             listener.start()
         self._watch.start()
@@ -95,6 +99,21 @@ class Runtime:
             if self._outbox is None:
                 self._outbox = self.broker.outbox()
             return self._outbox
+
+    def settled(self) -> bool:
+        """Say whether all listeners have joined, or have had the time to.
+
+        They share one Kafka group.  One that is blocked does not poll, and so would keep the others from joining for as
+        long as `max.poll.interval.ms`: at the start, none is given work that may block it before all have joined.
+        """
+        if not self._settled:
+            self._settled = (
+                len(self.listeners) == 1
+                or self.calls.scheduler.buffered
+                or all(listener.joined for listener in self.listeners.values())
+                or time.monotonic() > self._started_at + JOINING
+            )
+        return self._settled
 
     def note_assignments(self) -> None:
         """Partitions have come or gone."""

@@ -114,6 +114,11 @@ def read_app(
         raise ConfigError(
             f"capacity must be a fairlead.Capacity, such as Slots(4); got {shown(capacity)}"
         )
+    if capacity is not None and capacity.gated and capacity.thread_gate is None:
+        raise ConfigError(
+            "capacity has a gate on an event loop, which threads cannot share; "
+            "give one that is new, or shared with a ThreadScheduler or another StreamApp"
+        )
     return AppSettings(
         bootstrap_servers,
         text(group, "group", '"billing"'),

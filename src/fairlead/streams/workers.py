@@ -15,8 +15,9 @@ from collections import deque
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from fairlead.streams.jobs import CONSUMPTION, Kind
+from fairlead.streams.jobs import CONSUMPTION
 from fairlead.streams.processes import Children
+from fairlead.streams.queue import FAREWELLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     Finished = Callable[[Job, BaseException | None], None]
 
 log = logging.getLogger("fairlead.streams")
-
-FAREWELLS = (Kind.REVOCATION, Kind.SHUTDOWN)
 
 
 class Workers:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
-from itertools import repeat
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,12 @@ from fairlead.jobs.states import ACTIVE, TRANSITIONS
 from fairlead.jobs.stores import migrations, postgres_schema
 from fairlead.jobs.stores.postgres_connections import MOST, migrate_command
 from fairlead.jobs.stores.postgres_operations import Operations
-from fairlead.jobs.stores.postgres_submitting import SUBMIT, columns_of, submit_on
+from fairlead.jobs.stores.postgres_submitting import (
+    SUBMIT,
+    columns_of,
+    submit_on,
+    submitted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -189,7 +193,7 @@ class PostgresStore(Operations):
         safe = all(run.key is not None for run in runs)
         rows = await self._fetch(SUBMIT, *columns, again=safe)
         self._hints.send()
-        return [Submitted(dag, new) for dag, new in rows]
+        return submitted(rows)
 
     # The scheduler
 
@@ -276,12 +280,17 @@ class PostgresStore(Operations):
         if not endings:
             return Finished([], [], [], [])
         columns: list[Any] = list(zip(*endings, strict=True))[:9]
-        if wrong := set(columns[3]) - TRANSITIONS[ACTIVE]:
+        states = set(columns[3])
+        if wrong := states - TRANSITIONS[ACTIVE]:
             raise ValueError(f"an active job cannot become {', '.join(sorted(wrong))}")
+        if len(states) == 1:
+            columns[3] = list(states)
+        if not any(columns[6]):
+            columns[6] = None
         # If the connection breaks the same call is made again, and knows by its number what it did already.
-        columns[5:] = [
-            column if column.count(None) < len(column) else None for column in columns[5:]
-        ]
+        for place in (4, 5, 7, 8):
+            if columns[place].count(None) == len(endings):
+                columns[place] = None
         call = randbits(62)
         try:
             rows = await self._fetch(FINISH, process, *columns, call, again=True)
@@ -295,12 +304,16 @@ class PostgresStore(Operations):
             kind = row[0]
             if kind == "ready":
                 finished.ready.append(ReadyJob(*row[1:]))
-            elif kind == "run":
-                finished.ended.append(RunEnd(row[1], row[3]))
+            elif kind == "runs":
+                finished.ended.extend(map(RunEnd, map(int, row[3].split()), row[4].split()))
             else:
                 refused.add((row[1], row[2]))
         finished.ready.sort()
-        for one in zip(columns[0], columns[1], strict=True):
+        ids = list(zip(columns[0], columns[1], strict=True))
+        if not refused and len(set(ids)) == len(ids):
+            finished.applied.extend(ids)
+            ids = []
+        for one in ids:
             if one in refused:
                 finished.refused.append(one)
             else:
@@ -373,6 +386,5 @@ def _text(text: str | None) -> str | None:
 
 
 def _claimed(row: Any) -> Claimed:
-    dag, node, worker, fence, name, task, payload, uses, results, *rest = row
-    inputs = dict(zip(uses, results or repeat("null"), strict=False)) if uses else {}
-    return Claimed(dag, node, worker, fence, name, task, payload, inputs, *rest)
+    before, (uses, results), after = row[:7], row[7:9], row[9:]
+    return Claimed(*before, dict(zip(uses, results, strict=True)) if uses else {}, *after)

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from fairlead.jobs.records import NewRun
     from fairlead.jobs.stores.postgres_connections import Address
 
-# The parameters of the function `submit`: columns of runs, whether there are keys, and columns of jobs.
-RUNS = "text[] text[] text[] float8[] float8[] float8[] int[] bool"
+# The parameters of the function `submit`: how many runs, their columns, whether there are keys, and columns of jobs.
+RUNS = "int text[] text[] text[] float8[] float8[] float8[] int[] bool"
 JOBS = (
     "int[] int[] text[] text[] text[] text[] text[] text[] text[] int[] "
     "int[] float8[] float8[] float8[] float8[] bool[] int[] float8[] float8[] float8[]"
 )
 TYPES = f"{RUNS} {JOBS}".split()
-SUBMIT = "SELECT dag, new FROM fairlead.submit({})".format(
+SUBMIT = "SELECT owners, fresh FROM fairlead.submit({})".format(
     ", ".join(f"${place}::{kind}" for place, kind in enumerate(TYPES, 1))
 )
-SUBMIT_BY_PSYCOPG = "SELECT dag, new FROM fairlead.submit({})".format(
+SUBMIT_BY_PSYCOPG = "SELECT owners, fresh FROM fairlead.submit({})".format(
     ", ".join(f"%s::{kind}" for kind in TYPES)
 )
 NOTIFY = "SELECT pg_notify({}, '')"
@@ -54,8 +54,9 @@ def columns_of(runs: Sequence[NewRun]) -> list[Any]:
     )
     starts = [run.start_at for run in runs]
     return [
-        [run.name for run in runs],
-        [run.tenant for run in runs],
+        len(runs),
+        _once([run.name for run in runs]),
+        _once([run.tenant for run in runs]),
         _told([run.key for run in runs]),
         _told([run.soft for run in runs]),
         _told([run.hard for run in runs]),
@@ -64,17 +65,17 @@ def columns_of(runs: Sequence[NewRun]) -> list[Any]:
         any(run.key is not None for run in runs),
         places,
         None if single else list(chain.from_iterable(map(range, sizes))),
-        *(names, tasks, executors, payloads),
+        *map(_once, (names, tasks, executors, payloads)),
         [_array(one) for one in needs] if linked else None,
         [_array(one) for one in uses] if linked else None,
         [_array(one) for one in _fed(runs)] if linked else None,
         [len(one) for one in needs] if linked else None,
         levels if any(levels) else None,
-        heights if any(heights) else None,
+        _once(heights) if any(heights) else None,
         *(_told(estimates), _told(softs), _told(hards)),
         owns if any(owns) else None,
-        retries if any(retries) else None,
-        delays,
+        _once(retries) if any(retries) else None,
+        _once(delays),
         _told(timeouts),
         _told(list(chain.from_iterable(map(repeat, starts, sizes)))),
     ]
@@ -83,6 +84,18 @@ def columns_of(runs: Sequence[NewRun]) -> list[Any]:
 def _told(column: list[Any]) -> list[Any] | None:
     """Leave out a column without a value."""
     return column if column.count(None) < len(column) else None
+
+
+def _once(column: list[Any]) -> list[Any]:
+    """Tell only the first of values that are all the same; none may be None."""
+    same = column and column.count(column[0]) == len(column)
+    return column[:1] if same else column
+
+
+def submitted(rows: Sequence[Any]) -> list[Submitted]:
+    """Read the answer of the function `submit`."""
+    ((owners, fresh),) = rows
+    return list(map(Submitted, owners, fresh or repeat(True)))
 
 
 def _columns(jobs: Sequence[Any], first: int, end: int) -> list[list[Any]]:
@@ -121,7 +134,7 @@ async def submit_on(
             if (judgement := judged(error, address)) is None:
                 raise
             raise judgement from error
-        return [Submitted(*row) for row in rows]
+        return submitted(rows)
 
     psycopg = sys.modules.get("psycopg")
     if psycopg is None or not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
@@ -153,7 +166,7 @@ async def submit_on(
                 f"nothing was stored ({' '.join(str(error).split())}); run the transaction again"
             ) from error
         raise
-    return [Submitted(*row) for row in found]
+    return submitted(found)
 
 
 def _submit_in_thread(connection: Any, sql: str, columns: list[Any], channel: str) -> list[Any]:

@@ -5,58 +5,67 @@
 -- and `ORDER BY dag + 0` offer no order for whose sake an index would be read from end to end, and no condition says
 -- just `state = 'active'`, for which all that is active would be read.
 
--- Store runs with their jobs; what comes back is, in order, the number of each run and whether it is new.  A column that
--- is null all through is given as null.
+-- Store `many` runs with their jobs; what comes back is, in order, the number of each run and, if there are keys, whether
+-- it is new.  A column that is null all through is given as null, and one that is never null and always the same as its
+-- first value.  Without `in_run` each run has one job.
 CREATE FUNCTION submit(
-    of_names text[], of_tenants text[], of_keys text[], of_softs double precision[], of_hards double precision[],
-    of_starts double precision[], of_sizes integer[], keyed boolean,
+    many integer, of_names text[], of_tenants text[], of_keys text[], of_softs double precision[],
+    of_hards double precision[], of_starts double precision[], of_sizes integer[], keyed boolean,
     in_run integer[], in_node integer[], in_name text[], in_task text[], in_executor text[], in_payload text[],
     in_needs text[], in_uses text[], in_feeds text[], in_waits integer[], in_level integer[],
     in_height double precision[], in_estimate double precision[], in_soft double precision[],
     in_hard double precision[], in_own boolean[], in_retries integer[], in_delay double precision[],
-    in_timeout double precision[], in_start double precision[]
-) RETURNS TABLE (dag bigint, new boolean) LANGUAGE plpgsql
+    in_timeout double precision[], in_start double precision[], OUT owners bigint[], OUT fresh boolean[]
+) LANGUAGE plpgsql
 SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    numbers bigint[] := ARRAY(SELECT nextval('dag_numbers') FROM generate_series(1, cardinality(of_names)));
-    owners bigint[] := numbers;
+    numbers bigint[] := ARRAY(SELECT nextval('dag_numbers') FROM generate_series(1, many));
     now double precision := clock();
 BEGIN
+    owners := numbers;
     IF keyed THEN
         -- In order of keys, so that two such calls wait for each other only one way round.  A taken key is waited for
         -- until its owner commits (then it is the owner's) or rolls back (then it is ours).
         INSERT INTO keys (tenant, key, dag)
-        SELECT tenant, key, min(dag) FROM unnest(of_tenants, of_keys, numbers) AS r(tenant, key, dag)
-        WHERE key IS NOT NULL GROUP BY tenant, key ORDER BY tenant, key
+        SELECT coalesce(tenant, of_tenants[1]) AS tenant, key, min(dag)
+        FROM unnest(of_tenants, of_keys, numbers) AS r(tenant, key, dag)
+        WHERE key IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2
         ON CONFLICT DO NOTHING;
         SELECT array_agg(coalesce(k.dag, r.dag) ORDER BY r.place) INTO owners
         FROM unnest(of_tenants, of_keys, numbers) WITH ORDINALITY AS r(tenant, key, dag, place)
-        LEFT JOIN keys k ON k.tenant = ANY (ARRAY[r.tenant]) AND k.key = r.key;
+        LEFT JOIN keys k ON k.tenant = ANY (ARRAY[coalesce(r.tenant, of_tenants[1])]) AND k.key = r.key;
+        fresh := ARRAY(SELECT r.dag = r.owner FROM unnest(numbers, owners) AS r(dag, owner));
     END IF;
     INSERT INTO dags (dag, name, tenant, key, soft, hard, created_at, start_at, jobs, remaining)
-    SELECT r.dag, r.name, r.tenant, r.key, r.soft, r.hard, now, r.start_at, coalesce(r.size, 1), coalesce(r.size, 1)
-    FROM unnest(numbers, of_names, of_tenants, of_keys, of_softs, of_hards, of_starts, of_sizes, owners)
-        AS r(dag, name, tenant, key, soft, hard, start_at, size, owner)
-    WHERE r.dag = r.owner;
+    SELECT r.dag, coalesce(r.name, of_names[1]), coalesce(r.tenant, of_tenants[1]), r.key, r.soft, r.hard, now,
+        r.start_at, coalesce(r.size, 1), coalesce(r.size, 1)
+    FROM unnest(numbers, of_names, of_tenants, of_keys, of_softs, of_hards, of_starts, of_sizes, fresh)
+        AS r(dag, name, tenant, key, soft, hard, start_at, size, fresh)
+    WHERE r.fresh IS NOT FALSE;
     INSERT INTO jobs (dag, node, state, waits, level, height, retries, own_sla, alone, retry_delay, start_at, estimate,
         soft, hard, timeout, ready_at, name, task, executor, payload, needs, uses, feeds)
-    SELECT numbers[coalesce(j.run, j.place)], coalesce(j.node, 0), 'created', coalesce(j.waits, 0),
-        coalesce(j.level, 0), coalesce(j.height, 0), coalesce(j.retries, 0), coalesce(j.own, false),
-        in_run IS NULL OR of_sizes[j.run] = 1, j.delay, coalesce(j.start_at, 0), j.estimate, j.soft, j.hard, j.timeout,
-        CASE WHEN coalesce(j.waits, 0) = 0 THEN greatest(now, j.start_at) END, j.name, j.task, j.executor, j.payload,
+    SELECT coalesce(j.dag, numbers[j.run]), coalesce(j.node, 0), 'created', coalesce(j.waits, 0),
+        coalesce(j.level, 0), coalesce(j.height, in_height[1], 0), coalesce(j.retries, in_retries[1], 0),
+        coalesce(j.own, false), in_run IS NULL OR of_sizes[j.run] = 1, coalesce(j.delay, in_delay[1]),
+        coalesce(j.start_at, 0), j.estimate, j.soft, j.hard, j.timeout,
+        CASE WHEN coalesce(j.waits, 0) = 0 THEN greatest(now, j.start_at) END, coalesce(j.name, in_name[1]),
+        coalesce(j.task, in_task[1]), coalesce(j.executor, in_executor[1]), coalesce(j.payload, in_payload[1]),
         j.needs::integer[], j.uses::integer[], j.feeds::integer[]
-    FROM unnest(in_run, in_node, in_name, in_task, in_executor, in_payload, in_needs, in_uses, in_feeds, in_waits,
-        in_level, in_height, in_estimate, in_soft, in_hard, in_own, in_retries, in_delay, in_timeout, in_start)
-        WITH ORDINALITY AS j(run, node, name, task, executor, payload, needs, uses, feeds, waits, level, height,
+    FROM unnest(CASE WHEN in_run IS NULL THEN numbers END, in_run, in_node, in_name, in_task, in_executor, in_payload,
+        in_needs, in_uses, in_feeds, in_waits, in_level, in_height, in_estimate, in_soft, in_hard, in_own, in_retries,
+        in_delay, in_timeout, in_start)
+        WITH ORDINALITY AS j(dag, run, node, name, task, executor, payload, needs, uses, feeds, waits, level, height,
             estimate, soft, hard, own, retries, delay, timeout, start_at, place)
-    WHERE NOT keyed OR numbers[coalesce(j.run, j.place)] = owners[coalesce(j.run, j.place)];
-    INSERT INTO news (refreshed)
-    SELECT array_agg(r.dag) FROM unnest(numbers, owners) AS r(dag, owner) WHERE r.dag = r.owner
-    HAVING count(*) > 0;
-    RETURN QUERY SELECT r.owner, r.owner = r.dag FROM unnest(numbers, owners) AS r(dag, owner);
+    WHERE fresh IS NULL OR fresh[coalesce(j.run, j.place)];
+    IF NOT keyed THEN
+        INSERT INTO news (refreshed) VALUES (numbers);
+    ELSIF true = ANY (fresh) THEN
+        INSERT INTO news (refreshed)
+        SELECT array_agg(r.dag) FROM unnest(numbers, owners) AS r(dag, owner) WHERE r.dag = r.owner;
+    END IF;
 END $$;
 
 -- Make ready jobs active.  The scheduler's row is held until the end: nobody takes over in the middle of a claim.  A job
@@ -108,20 +117,15 @@ BEGIN
         UPDATE dags d SET started_at = now FROM fresh f WHERE d.ctid = f.ctid
     )
     SELECT t.dag, t.node, t.worker, t.fence, t.name, t.task, t.payload, t.uses,
-        CASE WHEN t.uses IS NOT NULL THEN results_of(t.dag, t.uses) END,
+        CASE WHEN t.uses IS NOT NULL THEN ARRAY(
+            SELECT (SELECT j.result FROM jobs j WHERE j.dag = t.dag AND j.node = u.node) FROM unnest(t.uses) AS u(node)
+        ) END,
         t.attempts, t.crashes, t.retries, t.retry_delay, t.timeout
     FROM taken t ORDER BY t.place;
 END $$;
 
-CREATE FUNCTION results_of(of_dag bigint, of_nodes integer[]) RETURNS text[] LANGUAGE sql STABLE
-SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$
-    -- One look-up each: joined, it would be tempting to read the whole run.
-    SELECT array_agg((SELECT j.result FROM jobs j WHERE j.dag = of_dag AND j.node = u.node) ORDER BY u.place)
-    FROM unnest(of_nodes) WITH ORDINALITY AS u(node, place)
-$$;
-
--- Apply endings: the jobs, those that wait for them, the runs, and the news, or nothing.
+-- Apply endings: the jobs, those that wait for them, the runs, and the news, or nothing.  States that are all the same
+-- are given as the first; a column that is null all through, or delays that are all 0, as null.
 CREATE FUNCTION finish(
     by_process text, of_dags bigint[], of_nodes integer[], of_fences bigint[], of_states text[], of_results text[],
     of_errors text[], of_delays double precision[], of_attempts integer[], of_crashes integer[], by_call bigint
@@ -138,8 +142,8 @@ DECLARE
     a_nodes integer[];
     a_states text[];
     first_claimed double precision[];
-    r_dags bigint[];         -- made ready
-    r_nodes integer[];
+    made_ready told[];
+    retried boolean;         -- is one of them to be tried again?
     s_dags bigint[] := '{}'; -- skipped
     e_dags bigint[];         -- runs that ended
     e_states text[];
@@ -158,8 +162,12 @@ BEGIN
             start_at = CASE WHEN e.state = 'retry' AND e.delay > 0 THEN now + e.delay ELSE j.start_at END,
             completed_on = CASE WHEN e.state <> 'retry' OR marked AND state_for(e.dag, e.state) = 'cancelled' THEN now END,
             missed = CASE WHEN j.own_sla AND e.state <> 'retry' THEN settled(j.missed, j.soft, j.hard, now) ELSE j.missed END
-        FROM unnest(of_dags, of_nodes, of_fences, of_states, of_results, of_errors, of_delays, of_attempts, of_crashes)
-            AS e(dag, node, fence, state, result, error, delay, attempts, crashes)
+        FROM (
+            SELECT g.dag, g.node, g.fence, coalesce(g.state, of_states[1]) AS state, g.result, g.error, g.delay, g.attempts,
+                g.crashes
+            FROM unnest(of_dags, of_nodes, of_fences, of_states, of_results, of_errors, of_delays, of_attempts,
+                of_crashes) AS g(dag, node, fence, state, result, error, delay, attempts, crashes)
+        ) e
         WHERE j.dag = ANY (ARRAY[e.dag]) AND j.node = e.node AND CASE j.state WHEN 'active' THEN j.fence = e.fence END
         RETURNING j.dag, j.node, j.state, j.claimed_at, j.feeds
     ), freed AS (
@@ -167,18 +175,18 @@ BEGIN
             ready_at = CASE WHEN j.waits = f.completed THEN coalesce(j.ready_at, now) ELSE j.ready_at END
         FROM (
             SELECT n.dag, fed AS node, count(*)::integer AS completed FROM ended n, unnest(n.feeds) AS fed
-            WHERE n.state = 'completed' GROUP BY n.dag, fed
+            WHERE n.state = 'completed' AND n.feeds IS NOT NULL GROUP BY n.dag, fed
         ) f
         WHERE j.dag = ANY (ARRAY[f.dag]) AND j.node = f.node
-        RETURNING j.dag, j.node, j.waits, j.state
-    ), ready AS (
-        SELECT dag, node FROM freed WHERE waits = 0 AND state IN ('created', 'retry')
-        UNION ALL
-        SELECT dag, node FROM ended WHERE state = 'retry'
+        RETURNING j.*
     )
-    SELECT array_agg(dag), array_agg(node), array_agg(state), array_agg(claimed_at),
-        (SELECT array_agg(dag) FROM ready), (SELECT array_agg(node) FROM ready)
-    INTO a_dags, a_nodes, a_states, first_claimed, r_dags, r_nodes
+    SELECT array_agg(dag), array_agg(node), array_agg(state), array_agg(claimed_at), bool_or(state = 'retry'), ARRAY(
+        -- Their run is active: it has just had an ending.
+        SELECT ROW('ready', f.dag, f.node, f.name, f.task, f.executor, d.tenant, f.level, f.height, f.estimate, f.soft,
+            f.hard, f.ready_at, f.start_at, true)::told
+        FROM freed f JOIN dags d ON d.dag = ANY (ARRAY[f.dag]) WHERE f.waits = 0 AND f.state IN ('created', 'retry')
+    )
+    INTO a_dags, a_nodes, a_states, first_claimed, retried, made_ready
     FROM ended;
 
     IF a_states && ARRAY['failed', 'expired', 'cancelled'] THEN
@@ -219,20 +227,29 @@ BEGIN
         PERFORM 1 FROM leader WHERE process = by_process FOR SHARE;
         IF NOT FOUND THEN
             INSERT INTO news (process, dags, nodes, ended)
-            VALUES (by_process, a_dags || r_dags, a_nodes || r_nodes, e_dags);
+            SELECT by_process, a_dags || array_agg(r.dag), a_nodes || array_agg(r.node), e_dags
+            FROM unnest(made_ready) AS r;
         END IF;
     END IF;
     IF e_dags IS NOT NULL THEN
-        RETURN QUERY SELECT 'run', e.dag, 0, e.state, null::text, null::text, null::text, 0, 0::float8, 0::float8,
-            0::float8, 0::float8, 0::float8, 0::float8, false FROM unnest(e_dags, e_states) AS e(dag, state);
+        RETURN NEXT ended_runs(e_dags, e_states);
     END IF;
-    IF r_dags IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM ready_of(r_dags, r_nodes);
+    IF cardinality(made_ready) > 0 THEN
+        RETURN QUERY SELECT * FROM unnest(made_ready);
+    END IF;
+    IF retried THEN
+        RETURN QUERY SELECT * FROM ready_of(a_dags, a_nodes);
     END IF;
     IF coalesce(cardinality(a_dags), 0) < cardinality(of_dags) THEN
         RETURN QUERY SELECT * FROM finished_before(of_dags, of_nodes, of_fences, by_call, a_dags, a_nodes);
     END IF;
 END $$;
+
+-- Runs that have ended, all in one row: their numbers as its name, their states as its task.
+CREATE FUNCTION ended_runs(of_dags bigint[], of_states text[]) RETURNS told LANGUAGE sql IMMUTABLE AS $$
+    SELECT ROW('runs', 0, 0, array_to_string(of_dags, ' '), array_to_string(of_states, ' '), null, null, 0, 0, 0, 0, 0, 0,
+        0, false)::told
+$$;
 
 -- What becomes of an ending in a run that is being cancelled or is paused.
 CREATE FUNCTION state_for(of_dag bigint, wanted text) RETURNS text LANGUAGE sql STABLE SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
@@ -276,17 +293,20 @@ BEGIN
 END $$;
 
 -- Those of these jobs that are ready, with all that is to be known of them.
-CREATE FUNCTION ready_of(of_dags bigint[], of_nodes integer[]) RETURNS SETOF told LANGUAGE sql STABLE
+CREATE FUNCTION ready_of(of_dags bigint[], of_nodes integer[]) RETURNS SETOF told LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     SELECT 'ready', j.dag, j.node, j.name, j.task, j.executor, d.tenant, j.level, j.height, j.estimate, j.soft, j.hard,
         j.ready_at, j.start_at,
         d.started_at IS NOT NULL OR j.claimed_at IS NOT NULL
     FROM unnest(of_dags, of_nodes) AS r(dag, node)
     JOIN jobs j ON j.dag = ANY (ARRAY[r.dag]) AND j.node = r.node JOIN dags d ON d.dag = ANY (ARRAY[r.dag])
-    WHERE j.waits = 0 AND j.state IN ('created', 'retry')
-$$;
+    WHERE j.waits = 0 AND j.state IN ('created', 'retry');
+END $$;
 
 -- Of endings that were not applied: some may have been applied by this very call, whose answer was lost; what followed
 -- from them is told again.  The others are refused.
@@ -312,9 +332,10 @@ BEGIN
         EXCEPT SELECT a.dag, a.node FROM unnest(a_dags, a_nodes) AS a(dag, node)
         EXCEPT SELECT o.dag, o.node FROM unnest(o_dags, o_nodes) AS o(dag, node)
     ) e;
-    RETURN QUERY SELECT 'run', d.dag, 0, d.state, null::text, null::text, null::text, 0, 0::float8, 0::float8,
-        0::float8, 0::float8, 0::float8, 0::float8, false
-    FROM dags d WHERE d.dag = ANY (o_dags) AND d.completed_on IS NOT NULL;
+    RETURN QUERY SELECT e.* FROM (
+        SELECT array_agg(d.dag) AS dags, array_agg(d.state) AS states FROM dags d
+        WHERE d.dag = ANY (o_dags) AND d.completed_on IS NOT NULL
+    ) d, ended_runs(d.dags, d.states) e WHERE d.dags IS NOT NULL;
     SELECT array_agg(r.dag), array_agg(r.node) INTO o_dags, o_nodes FROM (
         SELECT o.dag, o.node FROM unnest(o_dags, o_nodes) AS o(dag, node)
         UNION
@@ -423,7 +444,9 @@ BEGIN
             j.retries, j.retry_delay, j.timeout
     )
     SELECT t.dag, t.node, t.worker, t.fence, t.name, t.task, t.payload, t.uses,
-        CASE WHEN t.uses IS NOT NULL THEN results_of(t.dag, t.uses) END,
+        CASE WHEN t.uses IS NOT NULL THEN ARRAY(
+            SELECT (SELECT j.result FROM jobs j WHERE j.dag = t.dag AND j.node = u.node) FROM unnest(t.uses) AS u(node)
+        ) END,
         t.attempts, t.crashes, t.retries, t.retry_delay, t.timeout
     FROM taken t ORDER BY t.dag, t.node;
 END $$;
