@@ -118,9 +118,9 @@ class GraphError(FairleadError, ValueError):
 
 def _ends(cycle: Sequence[str]) -> Sequence[str]:
     """Leave out the middle of a ring that no line can bear."""
-    if len(cycle) <= 100:
+    if len(cycle) <= 50:
         return cycle
-    return [*cycle[:50], f"... {len(cycle) - 100:,} more ...", *cycle[-50:]]
+    return [*cycle[:10], f"... {len(cycle) - 20:,} more ...", *cycle[-10:]]
 
 
 class CycleFound(GraphError):

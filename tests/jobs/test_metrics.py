@@ -1,6 +1,8 @@
 """The metrics of jobs: that they are told, that they are right, that labels are bounded and that scrapes are cheap."""
 
 import asyncio
+import os
+import signal
 import time
 
 import pytest
@@ -69,6 +71,48 @@ def test_what_a_serving_process_tells(jobs):
     assert found["database_reachable{}"] == 1
     for name in ("rescued", "quarantined", "claims_lost", "leases_lost", "abandoned"):
         assert found[f"{name}_total{{}}"] == 0
+
+
+def test_an_executor_that_nobody_serves_has_no_slots(tmp_path):
+    jobs = small(database("sqlite", tmp_path), executors={"default": 3, "gpu": "worker"})
+
+    async def main():
+        metrics = Metrics(jobs)
+        async with jobs:
+            await until(leading)
+            found = await scrape(metrics)
+        await metrics.close()
+        return found
+
+    async def leading():
+        return jobs.scheduler.leading and jobs.scheduler.roster.slots()
+
+    found = go(main())
+    assert (found["slots{executor=default}"], found["slots{executor=gpu}"]) == (3, 0)
+
+
+def kill_itself():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_is_quarantined_is_counted_whoever_saw_it_die(tmp_path):
+    processes = {"kind": "processes", "slots": 1}
+    jobs = small(database("sqlite", tmp_path), executors={"own": processes}, max_crashes=2)
+    jobs.task(executor="own")(kill_itself)
+
+    async def main():
+        metrics = Metrics(jobs)
+        dag = Dag("deadly")
+        dag.add(kill_itself)
+        async with jobs:
+            outcome = await jobs.wait(await jobs.submit(dag))
+            found = await scrape(metrics)
+        await metrics.close()
+        return outcome, found
+
+    outcome, found = go(main())
+    assert outcome.state == "failed"
+    assert found["quarantined_total{}"] == 1
 
 
 def test_what_waits_gets_older(jobs):

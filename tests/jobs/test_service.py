@@ -649,6 +649,31 @@ class TestPlanning:
 
         assert go(main()) == ["hard overdue", "soft overdue", "soon", "upcoming", "none"]
 
+    def test_of_two_slas_one_is_changed_and_the_other_stays(self, url):
+        async def main():
+            jobs, double, *_ = small(url)
+            dag = Dag("x", soft_sla="1h", hard_sla="2h")
+            dag.add(double, 1)
+            run = await jobs.submit(dag)
+            store = await jobs.store()
+            before = await store.run(int(run.id))
+            assert await jobs.set_sla(run, soft_sla="5m")
+            after = await store.run(int(run.id))
+            assert after.hard == before.hard
+            assert after.soft < before.soft
+            assert await jobs.set_sla(run.id, hard_sla=None, node=0)
+            (job,) = await store.jobs(int(run.id))
+            assert (job.soft, job.hard) == (after.soft, None)
+            with pytest.raises(ConfigError, match="soft_sla would be"):
+                await jobs.set_sla(run, soft_sla="3h")
+            with pytest.raises(ConfigError, match="which SLA"):
+                await jobs.set_sla(run)
+            with pytest.raises(UnknownRun):
+                await jobs.set_sla("77", soft_sla="1h")
+            await jobs.close()
+
+        go(main())
+
 
 class TestEvents:
     def test_a_missed_sla_is_told_once_and_ends_are_told(self, url):

@@ -250,7 +250,7 @@ def sla(
 
     async def deed(operations: Operations) -> int:
         from fairlead.cli.jobs_view import say_json, say_run
-        from fairlead.jobs.operating import KEEP
+        from fairlead.jobs.sla import KEEP
 
         def read(text: str | None) -> Any:
             return KEEP if text is None else None if text == "none" else text

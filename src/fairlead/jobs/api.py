@@ -28,7 +28,8 @@ from fairlead.jobs.http import (
 )
 from fairlead.jobs.metrics import Metrics
 from fairlead.jobs.openapi import document
-from fairlead.jobs.operating import KEEP, MOST_SHOWN, SHOWN, Operations, schedule_of
+from fairlead.jobs.operating import MOST_SHOWN, SHOWN, Operations, schedule_of
+from fairlead.jobs.sla import KEEP
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

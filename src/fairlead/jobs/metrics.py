@@ -21,7 +21,7 @@ from fairlead.jobs.states import TRANSITIONS
 from fairlead.jobs.timing import BOUNDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from prometheus_client import Metric
 

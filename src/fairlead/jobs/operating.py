@@ -25,7 +25,7 @@ from fairlead.jobs.showing import (
     schedule_document,
     worker_document,
 )
-from fairlead.jobs.sla import due_times, sla_of
+from fairlead.jobs.sla import KEEP, changed_sla
 from fairlead.jobs.states import ACTIVE, COMPLETED, CREATED, SUSPENDED, TERMINAL
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ MOST_SHOWN = 10_000
 SHOWN = 50
 RUN_STATES = (CREATED, ACTIVE, SUSPENDED, *sorted(TERMINAL - {"skipped", "expired"}))
 LATEST_RUN = 2**63 - 1
-KEEP: Any = object()  # of an SLA: leave it as it is
 
 
 class Operations:
@@ -123,20 +122,7 @@ class Operations:
             if dag != row.dag or not found:
                 raise UnknownRun(f"run {row.dag} has no job {shown(job)}")
             old = (found[0].soft, found[0].hard)
-        if soft is KEEP and hard is KEEP:
-            raise ConfigError("say which SLA to change: soft, hard or both")
-        read = (
-            None if soft is KEEP else sla_of(soft, "soft_sla"),
-            None if hard is KEEP else sla_of(hard, "hard_sla"),
-        )
-        now = store.now()
-        given = due_times(*read, now)
-        soft_at = old[0] if soft is KEEP else given[0]
-        hard_at = old[1] if hard is KEEP else given[1]
-        if soft_at is not None and hard_at is not None and soft_at > hard_at:
-            raise ConfigError(
-                f"soft_sla would be {soft_at - hard_at:.0f} s after hard_sla; the soft one comes first"
-            )
+        soft_at, hard_at = changed_sla(old, soft, hard, store.now())
         if row.state in TERMINAL:
             raise ConfigError(f"run {row.dag} has ended ({row.state}): its SLAs are history")
         await store.set_sla(row.dag, soft_at, hard_at, node)

@@ -19,13 +19,13 @@ from fairlead.config import seconds, shown
 from fairlead.errors import ConfigError, Misuse, ShuttingDown, UnknownRun
 from fairlead.jobs.announcing import Announcer
 from fairlead.jobs.estimates import Estimates
-from fairlead.jobs.executors.base import ExecutorSpec, spec_of
+from fairlead.jobs.executors.base import specs_of
 from fairlead.jobs.files import run_of_file
 from fairlead.jobs.outcome import Outcome, Run, outcome_of_rows, run_number
 from fairlead.jobs.registry import DEFAULT_EXECUTOR, Task, task_of
 from fairlead.jobs.scheduling import Scheduler
 from fairlead.jobs.settings import settings_of
-from fairlead.jobs.sla import read_sla, read_time
+from fairlead.jobs.sla import KEEP, changed_sla, read_time
 from fairlead.jobs.states import TERMINAL
 from fairlead.jobs.stores.opening import open_store
 from fairlead.jobs.upkeep import Upkeep
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from os import PathLike
 
+    from fairlead.jobs.executors.base import ExecutorSpec
     from fairlead.jobs.graph import Dag
-    from fairlead.jobs.records import Ending, Finished, NewRun
+    from fairlead.jobs.records import Ending, Finished, JobRow, NewRun, RunRow
     from fairlead.jobs.stores.base import Store
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -72,7 +73,7 @@ class Jobs:
         self.tasks: dict[str, Task] = {}
         self.scheduler: Scheduler | None = None
         self.crew: Crew | None = None
-        self._declared = None if executors is None else _specs(executors)
+        self._declared = None if executors is None else specs_of(executors)
         self._store = open_store(url)  # refuses a bad address at once; nothing is opened yet
         self._opened_on: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
@@ -130,10 +131,10 @@ class Jobs:
         """
         named = [task.executor for task in self.tasks.values()]
         if self._declared is None:
-            return _specs(dict.fromkeys([DEFAULT_EXECUTOR, *named], LOCAL_SLOTS))
+            return specs_of(dict.fromkeys([DEFAULT_EXECUTOR, *named], LOCAL_SLOTS))
         if DEFAULT_EXECUTOR in self._declared or DEFAULT_EXECUTOR not in named:
             return self._declared
-        return self._declared | _specs({DEFAULT_EXECUTOR: LOCAL_SLOTS})
+        return self._declared | specs_of({DEFAULT_EXECUTOR: LOCAL_SLOTS})
 
     # The database
 
@@ -252,11 +253,19 @@ class Jobs:
         return await self._change(run, "retry")
 
     async def set_sla(
-        self, run: Any, *, soft_sla: Any = None, hard_sla: Any = None, node: int | None = None
+        self, run: Any, *, soft_sla: Any = KEEP, hard_sla: Any = KEEP, node: int | None = None
     ) -> bool:
-        """Change the SLAs of a run, or of one job of it; relative ones count from now."""
+        """Change the SLAs of a run, or of one job; what is left out stays, None removes, durations count from now."""
         store = await self.store()
-        soft, hard = read_sla(soft_sla, hard_sla, store.now())
+        dag = run_number(run)
+        found: RunRow | JobRow | None = await store.run(dag)
+        if node is not None:
+            found = next((job for job in await store.jobs(dag) if job.node == node), None)
+        if found is None:
+            raise UnknownRun(
+                f"there is no run {dag}, or no job {node} of it; see fairlead jobs list"
+            )
+        soft, hard = changed_sla((found.soft, found.hard), soft_sla, hard_sla, store.now())
         return await self._change(run, "set_sla", soft, hard, node)
 
     async def _change(self, run: Any, verb: str, *args: Any) -> bool:
@@ -359,14 +368,6 @@ class Jobs:
             await asyncio.gather(task, return_exceptions=True)
             await crew.stop()
             self.scheduler = self.crew = self._loop_task = None
-
-
-def _specs(executors: Any) -> dict[str, ExecutorSpec]:
-    if not isinstance(executors, Mapping) or not executors:
-        raise ConfigError(
-            f'executors must map names to slots, such as {{"ocr": 4, "gpu": "worker"}}; got {shown(executors)}'
-        )
-    return {name: spec_of(name, value) for name, value in executors.items()}
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -29,6 +29,7 @@ EARLIEST = -62_135_510_400.0
 LATEST = 253_370_764_800.0
 # A number is seconds from now on; from here on (in 2001, or for 31 years) it can only be meant as an instant.
 FIRST_EPOCH = 1e9
+KEEP: Any = object()  # of an SLA that may be changed: leave it as it is
 
 SQL_SCORE = (
     "CASE"
@@ -209,5 +210,25 @@ def due_times(
     if soft_at is not None and hard_at is not None and soft_at > hard_at:
         raise ConfigError(
             f"soft_sla{of} is {soft_at - hard_at:g} s after its hard_sla; the soft one comes first"
+        )
+    return soft_at, hard_at
+
+
+def changed_sla(
+    old: tuple[float | None, float | None], soft: Any, hard: Any, now: float
+) -> tuple[float | None, float | None]:
+    """Tell a pair of SLAs after a change: KEEP leaves one as it is, None removes it, durations count from now on.
+
+    >>> changed_sla((100.0, 200.0), KEEP, "5m", 0.0), changed_sla((100.0, 200.0), None, KEEP, 0.0)
+    ((100.0, 300.0), (None, 200.0))
+    """
+    if soft is KEEP and hard is KEEP:
+        raise ConfigError("say which SLA to change: soft, hard or both")
+    given = read_sla(None if soft is KEEP else soft, None if hard is KEEP else hard, now)
+    soft_at = old[0] if soft is KEEP else given[0]
+    hard_at = old[1] if hard is KEEP else given[1]
+    if soft_at is not None and hard_at is not None and soft_at > hard_at:
+        raise ConfigError(
+            f"soft_sla would be {soft_at - hard_at:.0f} s after hard_sla; the soft one comes first"
         )
     return soft_at, hard_at

@@ -83,6 +83,7 @@ class KafkaClient(Questions):
         self._polled_at = math.inf  # never yet
         self._inside = False  # a callback, and so a call of the client
         self._told: tuple[Told, Told, Told] | None = None
+        self._only: str | None = None  # the topic, if it is one and no pattern
         self._owned: set[Tp] = set()
         self._paused: set[Tp] = set()
         self._arrived: set[Tp] = set()  # in this poll
@@ -101,6 +102,8 @@ class KafkaClient(Questions):
         if self._told is not None:
             raise Misuse("this client has subscribed already; make another one")
         self._told = (assigned, revoked, lost)
+        if len(topics) == 1 and not topics[0].startswith("^"):
+            self._only = topics[0]
         try:
             self._consumer.subscribe(
                 list(topics),
@@ -167,9 +170,9 @@ class KafkaClient(Questions):
             # By a truth value: the client's errors cannot be compared with None.
             for is_news, run in groupby(raws, lambda raw: raw.error() is not None):
                 part = list(run)
-                found += self._ends(part) if is_news else sort_out(part)
+                found += self._ends(part) if is_news else sort_out(part, self._only)
         else:
-            found += sort_out(raws)
+            found += sort_out(raws, self._only)
         owned, seeks = self._owned, self._seeks
         return [part for part in found if part.tp in owned and part.tp not in seeks]
 

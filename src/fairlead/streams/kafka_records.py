@@ -99,8 +99,14 @@ _offset: Any = Raw.offset
 failed: Any = Raw.error
 
 
-def sort_out(raws: Sequence[Raw[Any, Any]]) -> Iterator[KafkaBatch]:
-    """Cut what was read into runs of one partition."""
+def sort_out(raws: list[Raw[Any, Any]], only: str | None = None) -> Iterator[KafkaBatch]:
+    """Cut what was read into runs of one partition; `only` is the topic, where there is but one."""
+    if only is not None and raws:
+        # Most reads are one run: to see that is twice as quick as to cut.
+        numbers = list(map(_partition, raws))
+        if numbers.count(numbers[0]) == len(numbers):
+            yield KafkaBatch(Tp(only, numbers[0]), raws)
+            return
     for topic, run in groupby(raws, _topic):
         for partition, part in groupby(run, _partition):
             yield KafkaBatch(Tp(topic, partition), list(part))

@@ -39,8 +39,8 @@ DEFAULTS: dict[str, Any] = {
     "auto.offset.reset": "earliest",
     # Pausing throws away what was fetched ahead, so little is.  With little ahead the fetcher must look again
     # soon after it found enough: its own default is a second.
-    "queued.min.messages": 10_000,
-    "queued.max.messages.kbytes": 8_192,
+    "queued.min.messages": 50_000,
+    "queued.max.messages.kbytes": 16_384,
     "fetch.queue.backoff.ms": 10,
     # A fetch that waits at the broker holds up a seek, or a resume, until it comes back.
     "fetch.wait.max.ms": 100,

@@ -20,7 +20,6 @@ from fairlead.jobs.records import (
     Finished,
     News,
     ReadyJob,
-    RunEnd,
     RunningJob,
     Submitted,
     WorkerRow,
@@ -29,6 +28,7 @@ from fairlead.jobs.states import ACTIVE, TRANSITIONS
 from fairlead.jobs.stores import migrations, postgres_schema
 from fairlead.jobs.stores.postgres_connections import MOST, migrate_command
 from fairlead.jobs.stores.postgres_operations import Operations
+from fairlead.jobs.stores.postgres_rows import claimed_of, finished_of, ready_page, storable
 from fairlead.jobs.stores.postgres_submitting import (
     SUBMIT,
     columns_of,
@@ -49,7 +49,7 @@ ALL_RUNNING = RUNNING.format(
     "fairlead.active_jobs() a JOIN ", "ON j.dag = a.dag AND j.node = a.node"
 )
 RUNNING_OF_RUN = RUNNING.format("", "") + " AND j.dag = $1 ORDER BY j.node"
-READY_PAGE = f"SELECT {', '.join(ReadyJob._fields)} FROM fairlead.ready_page($1, $2, $3)"
+READY_PAGE = "SELECT * FROM fairlead.ready_page($1, $2, $3)"
 LEAD = """
 INSERT INTO fairlead.leader AS l (process, epoch, until) VALUES ($1, 1, fairlead.clock() + $2)
 ON CONFLICT (one) DO UPDATE SET process = $1, until = fairlead.clock() + $2,
@@ -225,7 +225,7 @@ class PostgresStore(Operations):
     async def ready(self, after: Id | None, limit: int) -> list[ReadyJob]:
         dag, node = after or (-1, -1)
         rows = await self._fetch(READY_PAGE, dag, node, limit, again=True)
-        return list(map(ReadyJob._make, rows))
+        return ready_page(rows[0])
 
     async def running(self) -> list[RunningJob]:
         rows = await self._fetch(ALL_RUNNING + " ORDER BY j.dag, j.node", again=True)
@@ -274,7 +274,7 @@ class PostgresStore(Operations):
         )
         if rows and not acked:
             self._hints.send()
-        return [_claimed(row) for row in rows]
+        return claimed_of(rows)
 
     async def finish(self, process: str, endings: Sequence[Ending]) -> Finished:
         if not endings:
@@ -296,29 +296,9 @@ class PostgresStore(Operations):
             rows = await self._fetch(FINISH, process, *columns, call, again=True)
         except NO_TEXT:  # nothing that a job returns or says may keep it from ending
             for place in (4, 5):
-                columns[place] = columns[place] and [_text(one) for one in columns[place]]
+                columns[place] = columns[place] and [storable(one) for one in columns[place]]
             rows = await self._fetch(FINISH, process, *columns, call, again=True)
-        finished = Finished([], [], [], [])
-        refused = set()
-        for row in map(tuple, rows):
-            kind = row[0]
-            if kind == "ready":
-                finished.ready.append(ReadyJob(*row[1:]))
-            elif kind == "runs":
-                finished.ended.extend(map(RunEnd, map(int, row[3].split()), row[4].split()))
-            else:
-                refused.add((row[1], row[2]))
-        finished.ready.sort()
-        ids = list(zip(columns[0], columns[1], strict=True))
-        if not refused and len(set(ids)) == len(ids):
-            finished.applied.extend(ids)
-            ids = []
-        for one in ids:
-            if one in refused:
-                finished.refused.append(one)
-            else:
-                finished.applied.append(one)
-                refused.add(one)  # the same job once more in one batch
+        finished = finished_of(rows, list(zip(columns[0], columns[1], strict=True)))
         if not self._leads:
             self._hints.send()
         return finished
@@ -369,7 +349,7 @@ class PostgresStore(Operations):
         except BaseException:
             self._doubtful_fetches += [*doubtful, call]
             raise
-        return [_claimed(row) for row in rows]
+        return claimed_of(rows)
 
     async def drain(self, workers: Sequence[int]) -> None:
         await self._fetch(DRAIN, workers, again=True)
@@ -378,13 +358,3 @@ class PostgresStore(Operations):
     async def retire(self, workers: Sequence[int]) -> None:
         await self._fetch(RETIRE, workers, again=True)
         self._hints.send()
-
-
-def _text(text: str | None) -> str | None:
-    """Make of text what PostgreSQL takes as such: it knows neither NUL nor halves of characters."""
-    return text and text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
-
-
-def _claimed(row: Any) -> Claimed:
-    before, (uses, results), after = row[:7], row[7:9], row[9:]
-    return Claimed(*before, dict(zip(uses, results, strict=True)) if uses else {}, *after)

@@ -99,7 +99,7 @@ BEGIN
         JOIN jobs j ON j.dag = ANY (ARRAY[a.dag]) AND j.node = a.node
         WHERE (j.waits = 0 AND j.state IN ('created', 'retry') AND j.start_at < now + 0.05)
             OR CASE j.state WHEN 'active' THEN j.fence = a.fence END
-        FOR UPDATE OF j SKIP LOCKED
+        FOR NO KEY UPDATE OF j SKIP LOCKED
     ), taken AS (
         UPDATE jobs j SET state = 'active', worker = f.worker, fence = f.fence, claimed_at = now,
             acked = by_call, started_at = CASE WHEN by_call IS NULL THEN NULL ELSE now END
@@ -345,18 +345,33 @@ BEGIN
     RETURN QUERY SELECT * FROM ready_of(o_dags, o_nodes);
 END $$;
 
--- All that is ready, page by page along the open runs.
-CREATE FUNCTION ready_page(after_dag bigint, after_node integer, most integer) RETURNS SETOF told LANGUAGE sql STABLE
+-- All that is ready, page by page along the open runs: one row of columns.  A column that is null all through comes as
+-- null, and a task, executor or tenant that is always the same comes once.
+CREATE FUNCTION ready_page(after_dag bigint, after_node integer, most integer) RETURNS TABLE (
+    dags bigint[], nodes integer[], names text[], tasks text[], executors text[], tenants text[], levels integer[],
+    heights double precision[], estimates double precision[], softs double precision[], hards double precision[],
+    ready_ats double precision[], start_ats double precision[], actives boolean[]
+) LANGUAGE sql STABLE
 SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
-    SELECT 'ready', j.dag, j.node, j.name, j.task, j.executor, d.tenant, j.level, j.height, j.estimate, j.soft, j.hard,
-        j.ready_at, j.start_at,
-        d.started_at IS NOT NULL OR j.claimed_at IS NOT NULL
-    FROM dags d JOIN jobs j ON j.dag = d.dag
-    WHERE d.completed_on IS NULL AND d.dag >= after_dag AND (j.dag, j.node) > (after_dag, after_node)
-        AND j.waits = 0 AND j.state IN ('created', 'retry')
-    ORDER BY d.dag, j.node LIMIT most
+    SELECT array_agg(dag), array_agg(node), array_agg(name),
+        CASE WHEN min(task) = max(task) THEN ARRAY[min(task)] ELSE array_agg(task) END,
+        CASE WHEN min(executor) = max(executor) THEN ARRAY[min(executor)] ELSE array_agg(executor) END,
+        CASE WHEN min(tenant) = max(tenant) THEN ARRAY[min(tenant)] ELSE array_agg(tenant) END,
+        array_agg(level), array_agg(height),
+        CASE WHEN count(estimate) > 0 THEN array_agg(estimate) END, CASE WHEN count(soft) > 0 THEN array_agg(soft) END,
+        CASE WHEN count(hard) > 0 THEN array_agg(hard) END,
+        array_agg(ready_at), array_agg(start_at), array_agg(active)
+    FROM (
+        SELECT j.dag, j.node, j.name, j.task COLLATE "C" AS task, j.executor COLLATE "C" AS executor,
+            d.tenant COLLATE "C" AS tenant, j.level, j.height, j.estimate, j.soft, j.hard, j.ready_at, j.start_at,
+            d.started_at IS NOT NULL OR j.claimed_at IS NOT NULL AS active
+        FROM dags d JOIN jobs j ON j.dag = d.dag
+        WHERE d.completed_on IS NULL AND d.dag >= after_dag AND (j.dag, j.node) > (after_dag, after_node)
+            AND j.waits = 0 AND j.state IN ('created', 'retry')
+        ORDER BY d.dag, j.node LIMIT most
+    ) page
 $$;
 
 -- Take the oldest news; `more` says that there may be others.  A process that was the scheduler and does not know yet that another is takes nothing away from it.

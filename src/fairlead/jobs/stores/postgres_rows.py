@@ -1,0 +1,79 @@
+"""What PostgreSQL answers to the verbs that every job goes through, turned into records.
+
+A million of these are made at start-up, and several for each job; so each is made in one step, without a loop of ours
+around it where there is a way.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+from fairlead.jobs.records import Claimed, Finished, ReadyJob, RunEnd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fairlead.jobs.records import Id
+
+
+def storable(text: str | None) -> str | None:
+    """Make of text what PostgreSQL takes as such: it knows neither NUL nor halves of characters."""
+    return text and text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def ready_page(row: Any) -> list[ReadyJob]:
+    """Read the answer of the function `ready_page`: a row of columns."""
+    dags, nodes, names, tasks, executors, tenants, *rest = row
+    if dags is None:
+        return []
+    # A million jobs share the few names of tasks, executors and tenants there are.
+    texts = map(_shared, (tasks, executors, tenants))
+    numbers = (repeat(None) if column is None else column for column in rest)
+    return list(map(ReadyJob._make, zip(dags, nodes, names, *texts, *numbers, strict=False)))
+
+
+def _shared(column: list[str]) -> Iterable[str]:
+    """Tell the texts of a column, equal ones as one object; a single one stands for all."""
+    if len(column) == 1:
+        return repeat(column[0])
+    seen: dict[str, str] = {}
+    return map(seen.setdefault, column, column)
+
+
+def claimed_of(rows: Sequence[Any]) -> list[Claimed]:
+    """Read the answers of the functions `claim` and `acknowledge`."""
+    # fmt: off
+    return [
+        Claimed._make((
+            dag, node, worker, fence, name, task, payload,
+            dict(zip(uses, results, strict=True)) if uses else {}, *rest,
+        ))
+        for dag, node, worker, fence, name, task, payload, uses, results, *rest in rows
+    ]
+    # fmt: on
+
+
+def finished_of(rows: Sequence[Any], ids: list[Id]) -> Finished:
+    """Read the answer of the function `finish`, of endings of these jobs."""
+    finished = Finished([], [], [], [])
+    refused = set()
+    for row in map(tuple, rows):
+        kind = row[0]
+        if kind == "ready":
+            finished.ready.append(ReadyJob._make(row[1:]))
+        elif kind == "runs":
+            finished.ended.extend(map(RunEnd, map(int, row[3].split()), row[4].split()))
+        else:
+            refused.add((row[1], row[2]))
+    finished.ready.sort()
+    if not refused and len(set(ids)) == len(ids):
+        finished.applied.extend(ids)
+        return finished
+    for one in ids:
+        if one in refused:
+            finished.refused.append(one)
+        else:
+            finished.applied.append(one)
+            refused.add(one)  # the same job once more in one batch
+    return finished

@@ -1,0 +1,162 @@
+"""Whole processes: SIGTERM ends `app.run()` with status 0, and consumers that keep a core busy run in children."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from fairlead.streams import Consumer
+from fairlead.streams.broker import Tp
+from tests.streams.staging import app_on, filled, running, wait_committed
+
+BEGIN = """
+import os, sys, threading, time
+from fairlead.streams import Consumer, StreamApp, StreamScheduler
+from fairlead.streams.schedulers import FairByTopic
+from fairlead.testing.streams import MemoryBroker
+
+broker = MemoryBroker({"orders": 2})
+for number in range(10):
+    broker.write("orders", b"%d" % number, partition=number % 2)
+
+def say(*words):
+    print(*words, flush=True)
+"""
+
+
+def start(script: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", BEGIN + textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def end(child: subprocess.Popen, number: int = signal.SIGTERM) -> tuple[int, list[str]]:
+    assert child.stdout is not None
+    lines = [child.stdout.readline().strip()]
+    assert lines == ["begun"]
+    child.send_signal(number)
+    rest, _ = child.communicate(timeout=30)
+    return child.returncode, rest.split("\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_running_jobs_finish_commits_and_exits_with_0(number):
+    child = start(
+        """
+        class Slow(Consumer):
+            def consume(self, messages):
+                say("begun")
+                time.sleep(0.3)
+                say("finished", self.partition)
+            def shutdown(self):
+                say("shutdown", self.partition)
+
+        app = StreamApp(group="g", broker=broker, concurrency=1, commit_interval="1h")
+        app.topic("orders", Slow)
+        app.run()
+        say("offsets", sorted(broker.offsets("g").items()))
+        """
+    )
+    status, lines = end(child, number)
+    assert status == 0
+    assert lines[0] == "finished 0"
+    assert "begun" not in lines
+    assert "shutdown 0" in lines
+    assert any("offsets" in line and "partition=0), 5)" in line for line in lines)
+    assert not any("partition=1)" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "misdeed",
+    ["say('begun')", "say('begun'); time.sleep(3600)", "say('begun'); self.queue.lock(jobs[0])"],
+    ids=["forgets", "hangs", "withholds"],
+)
+def test_a_bad_scheduler_does_not_keep_a_process_from_exiting_with_0(misdeed):
+    child = start(
+        f"""
+        class Bad(StreamScheduler):
+            def schedule_consumption(self, jobs):
+                {misdeed}
+
+        class Never(Consumer):
+            def consume(self, messages):
+                say("consumed")
+
+        app = StreamApp(group="g", broker=broker, scheduler=Bad, grace="500ms")
+        app.topic("orders", Never)
+        app.run()
+        say("offsets", broker.offsets("g"))
+        """
+    )
+    since = time.monotonic()
+    status, lines = end(child)
+    assert status == 0
+    assert time.monotonic() - since < 15.0
+    assert lines[0] == "offsets {}"
+
+
+def test_a_handler_that_never_ends_does_not_either():
+    child = start(
+        """
+        class Never(Consumer):
+            def consume(self, messages):
+                say("begun")
+                time.sleep(3600)
+
+        app = StreamApp(group="g", broker=broker, concurrency=1, grace="300ms")
+        app.topic("orders", Never)
+        app.run()
+        """
+    )
+    assert end(child)[0] == 0
+
+
+class Crunching(Consumer):
+    processes = True
+
+    def __init__(self):
+        self.count = 0
+
+    def consume(self, messages):
+        self.count += len(messages)
+        with open(messages[0].headers[0][1].decode(), "a") as out:
+            for message in messages:
+                assert message.key == b"k"
+                out.write(f"{os.getpid()} {self.partition} {message.offset} {message.value.decode()}\n")
+        if messages[0].value == b"die" and not os.path.exists("/proc/1/fairlead"):
+            marker = messages[0].headers[0][1].decode() + ".died"
+            if not os.path.exists(marker):
+                open(marker, "w").close()
+                os._exit(7)
+        if messages[0].value == b"raise":
+            marker = messages[0].headers[0][1].decode() + ".raised"
+            if not os.path.exists(marker):
+                open(marker, "w").close()
+                raise ValueError("in the child")
+
+
+def test_consumers_that_keep_a_core_busy_run_in_processes(tmp_path, caplog):
+    broker = filled({"orders": 2}, 0)
+    path = tmp_path / "out"
+    for value in (b"1", b"die", b"2", b"raise", b"3"):
+        broker.write("orders", value, key=b"k", partition=0, headers=[("path", str(path).encode())])
+    app = app_on(broker, concurrency=2)
+    app.topic("orders", Crunching, batch_size=1, retry_backoff="1ms")
+    with running(app):
+        wait_committed(broker, 5)
+        children = list(app.runtime.workers._children._all)
+    lines = [line.split() for line in path.read_text().splitlines()]
+    assert [line[3] for line in lines] == ["1", "die", "die", "2", "raise", "raise", "3"]
+    assert str(os.getpid()) not in {line[0] for line in lines}
+    assert len({line[0] for line in lines}) == 2
+    assert "the process of Crunching ended with exit code 7" in caplog.text
+    assert "ValueError: in the child" in caplog.text
+    assert all(child.poll() is not None for child in children)
+    assert broker.offsets("g") == {Tp("orders", 0): 5}
