@@ -11,6 +11,7 @@ from fairlead.streams.broker import Batch, Message, Tp
 from fairlead.streams.holdings import Holding
 from fairlead.streams.jobs import CONSUMPTION, Job, Kind
 from fairlead.streams.settings import read_topic
+from fairlead.testing.stream_client import MemoryClient
 from fairlead.testing.streams import MemoryBroker
 
 PATIENCE = 20.0  # seconds; a busy machine gets its time
@@ -89,13 +90,13 @@ def running(app: StreamApp, grace: float = 5.0) -> Iterator[StreamApp]:
 
 
 def app_on(broker: MemoryBroker, **options: Any) -> StreamApp:
-    options = {
+    usual: dict[str, Any] = {
         "group": "g",
         "commit_interval": "20ms",
         "tick_interval": "50ms",
         "concurrency": 4,
-    } | options
-    return StreamApp(broker=broker, **options)
+    }
+    return StreamApp(broker=broker, **(usual | options))
 
 
 def filled(topics: dict[str, int], records: int, **how: Any) -> MemoryBroker:
@@ -112,3 +113,15 @@ def wait_committed(broker: MemoryBroker, total: int, group: str = "g") -> None:
     """Wait until offsets of a group add up: before its members have joined, nothing lags."""
     happened = broker.wait_for(lambda: sum(broker.offsets(group).values()) == total, PATIENCE)
     assert happened, broker.offsets(group)
+
+
+def client_of(app: StreamApp, group_id: str = "default") -> MemoryClient:
+    """The member of the in-memory broker that a listener is now."""
+    client = app.runtime.listeners[group_id]._client
+    assert isinstance(client, MemoryClient)
+    return client
+
+
+def scheduler_of(app: StreamApp) -> Any:
+    """The scheduler, as what its own class makes it."""
+    return app.runtime.calls.scheduler

@@ -3,6 +3,8 @@
 import asyncio
 import threading
 import time
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,17 @@ from fairlead.streams import Consumer, StreamScheduler
 from fairlead.streams.broker import Tp
 from fairlead.streams.schedulers import FairByTopic, OneAtATime
 from fairlead.testing.streams import MemoryBroker
-from tests.streams.staging import Book, app_on, filled, running, until, wait_committed, writing
+from tests.streams.staging import (
+    Book,
+    app_on,
+    client_of,
+    filled,
+    running,
+    scheduler_of,
+    until,
+    wait_committed,
+    writing,
+)
 
 EVERY = pytest.mark.parametrize("scheduler", [None, FairByTopic, OneAtATime])
 
@@ -65,7 +77,7 @@ def test_a_record_that_fails_is_tried_again_alone_and_the_others_go_on(scheduler
         wait_committed(broker, 10)
         at = tries(book, 0, 3)
         assert len(at) == 4
-        gaps = [after - before for before, after in zip(at, at[1:], strict=False)]
+        gaps = [after - before for before, after in pairwise(at)]
         assert [gap >= least for gap, least in zip(gaps, (0.04, 0.08, 0.16), strict=True)] == [
             True
         ] * 3
@@ -156,7 +168,8 @@ def test_keys_run_in_parallel_in_order_and_never_twice_at_once():
     for number in range(200):
         broker.write("orders", b"%d" % number, key=keys[number % 4])
     book = Book()
-    lock, inside, most = threading.Lock(), [], [0]
+    lock, most = threading.Lock(), [0]
+    inside: list[set[Any]] = []
     barrier = threading.Barrier(4)
 
     def consume(self, messages):
@@ -258,7 +271,7 @@ def test_a_withheld_group_is_not_polled_and_other_groups_are():
     app.topic("orders", writing(book))
     app.topic("reports", writing(book), subscription_group="other")
     with running(app):
-        scheduler = app.runtime.calls.scheduler
+        scheduler = scheduler_of(app)
         until(lambda: scheduler.held)
         book.wait_for("record", 3)
         polled = app.runtime.listeners["default"].polled_at
@@ -325,7 +338,7 @@ def test_a_partition_lost_in_mid_run_skips_user_code_and_never_commits(scheduler
         book.wait_for("begun")
         listener = app.runtime.listeners["default"]
         (old,) = listener.holdings.values()
-        broker.lose(listener._client)
+        broker.lose(client_of(app))
         until(lambda: old.lost)
         go.set()
         book.wait_for("revoked")
@@ -335,7 +348,7 @@ def test_a_partition_lost_in_mid_run_skips_user_code_and_never_commits(scheduler
     assert book.of("lost") == [(True,)]
     # The first batch is run again by its new owner; what the old one did was not committed.
     assert book.of("record")[:3] == [([0, 1],), ([0, 1],), ([2, 3],)]
-    assert [commit.offset for commit in broker.commits][0] in (2, 4)
+    assert broker.commits[0].offset in (2, 4)
 
 
 def test_a_revocation_commits_what_is_finished_and_calls_revoked_once_for_those_with_records():
@@ -348,7 +361,7 @@ def test_a_revocation_commits_what_is_finished_and_calls_revoked_once_for_those_
         book.wait_for("record", 3)
         listener = app.runtime.listeners["default"]
         until(lambda: any(one.partition.position == 3 for one in listener.holdings.values()))
-        broker.revoke(listener._client)
+        broker.revoke(client_of(app))
         book.wait_for("revoked")
         assert broker.offsets("g") == {Tp("orders", 0): 3}
     assert book.of("revoked") == [(0,)]
@@ -510,5 +523,103 @@ def test_a_scheduler_that_cannot_be_made_names_its_class_and_error():
 
     app = app_on(MemoryBroker({"orders": 1}), scheduler=Broken)
     app.topic("orders", writing(Book()))
-    with pytest.raises(FairleadError, match="Broken.*RuntimeError: no config"):
+    with pytest.raises(FairleadError, match=r"Broken.*RuntimeError: no config"):
         app.run()
+
+
+def test_a_job_that_should_be_quick_costs_the_membership_and_its_result_is_not_committed():
+    broker = filled({"orders": 1}, 1, max_poll_interval=0.2)
+    go = threading.Event()
+    book = Book()
+
+    def consume(self, messages):
+        book.write("begun")
+        if len(book.of("begun")) == 1:
+            assert go.wait(10.0)
+            book.write("late", self.lost)
+
+    app = app_on(broker, kafka={"max.poll.interval.ms": 200})
+    app.topic("orders", writing(book, consume=consume))
+    with running(app):
+        book.wait_for("begun")
+        broker.add_member("g", ["orders"], "other")
+        until(lambda: broker.rebalancing("g") or broker.holders("g"))
+        until(lambda: not broker.rebalancing("g") and "other" in broker.holders("g").values())
+        go.set()
+        book.wait_for("late")
+        until(lambda: not app.runtime.listeners["default"].holdings)
+        assert not broker.offsets("g")
+        broker.remove_member("g", "other")
+        book.wait_for("begun", 2)
+        wait_committed(broker, 1)
+
+
+def test_what_waits_is_bounded_and_a_slow_topic_does_not_keep_others_from_being_read():
+    broker = filled({"slow": 1, "quick": 1}, 3000)
+    go = threading.Event()
+    book = Book()
+
+    def consume(self, messages):
+        book.write("begun")
+        assert go.wait(20.0)
+
+    app = app_on(broker)
+    app.topic("slow", writing(book, consume=consume), batch_size=10)
+    app.topic("quick", writing(book), batch_size=10)
+    with running(app):
+        book.wait_for("record", 3000)
+        listener = app.runtime.listeners["default"]
+        buffered = max(one.partition.buffered for one in listener.holdings.values())
+        assert buffered <= 40 + listener.most
+        assert listener.holdings[Tp("slow", 0)].paused
+        go.set()
+        wait_committed(broker, 6000)
+        until(lambda: not listener.holdings[Tp("slow", 0)].paused)
+
+
+def test_a_key_that_cannot_be_told_is_a_key_of_its_own(caplog):
+    broker = filled({"orders": 1}, 20)
+    book = Book()
+    app = app_on(broker)
+    app.topic("orders", writing(book), parallel_by=lambda message: message.value["no"])
+    with running(app):
+        wait_committed(broker, 20)
+    assert [line[2] for line in book.of("record")] == list(range(20))
+    assert caplog.text.count("parallel_by of topic orders raised TypeError") == 1
+
+
+def test_a_consumer_that_cannot_be_made_or_is_no_coroutine_fails_its_records():
+    broker = filled({"orders": 1, "reports": 1}, 1)
+    book = Book()
+    tries = []
+
+    def init(self):
+        tries.append(1)
+        if len(tries) < 3:
+            raise RuntimeError("no database")
+
+    async def forgotten():
+        raise AssertionError("never awaited")
+
+    app = app_on(broker)
+    app.topic("orders", writing(book, __init__=init), retry_backoff="1ms")
+    app.topic(
+        "reports",
+        writing(book, consume=lambda self, messages: forgotten()),
+        retry_backoff="1ms",
+        max_retries=0,
+        dead_letter="dead",
+    )
+    with running(app):
+        wait_committed(broker, 2)
+    assert len(book.of("record")) == 1
+    assert b"write it with async def" in dict(broker.records("dead")[0].headers)["fairlead-error"]
+
+
+def test_stopping_twice_and_before_starting_is_fine():
+    app = app_on(MemoryBroker({"orders": 1}))
+    app.stop()
+    app.topic("orders", writing(Book()))
+    app.start()
+    app.stop(1.0)
+    app.stop(1.0)

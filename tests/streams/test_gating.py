@@ -1,7 +1,8 @@
-"""The built-in scheduler is a gate: priorities that age, shares by weight across polls, policies, planners, capacities."""
+"""The built-in scheduler is a gate: priorities that age, shares by weight, policies, planners, capacities."""
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,7 @@ def test_the_highest_priority_goes_first_and_a_lower_one_rises():
     low = Ticket("low", 20, workload="low")
     gate.offer(first, 0.0)
     gate.offer(low, 0.0)
+    high = low
     for number, now in enumerate((1.0, 10.0, 29.0, 31.0)):
         high = Ticket(f"high-{number}", 80, workload="high")
         gate.offer(high, now)
@@ -62,7 +64,7 @@ def test_equal_priorities_share_by_weight_counted_in_messages():
         gate.offer(Ticket(None, 50, sizes[topic], workload=topic), 0.0)
     for _ in range(2000):
         (current,) = gate.finish(current, 0.0)
-        served[current.workload] += int(current.cost)
+        served[str(current.workload)] += int(current.cost)
         gate.offer(Ticket(None, 50, current.cost, workload=current.workload), 0.0)
     assert served["a"] / served["b"] == pytest.approx(3.0, rel=0.02)
 
@@ -71,7 +73,7 @@ class Hands:
     """Workers that finish when they are told."""
 
     def __init__(self, concurrency: int = 1, **options):
-        self.started = []
+        self.started: list[Any] = []
         self.queue = JobsQueue(concurrency, self.started.append)
         self.scheduler = GateScheduler(self.queue, **options)
 
@@ -122,7 +124,7 @@ def test_a_policy_of_the_users_orders_batches():
 
 
 def test_a_planner_may_withhold_and_see_topic_and_messages():
-    seen = []
+    seen: list[Any] = []
 
     def plan(waiting, now):
         seen.extend((ticket.topic, len(ticket.work.messages)) for ticket in waiting)
@@ -216,7 +218,7 @@ def test_one_capacity_shared_by_two_apps_holds_for_both():
     assert most[0] == 2
 
 
-def shares(concurrency: int, **topics: dict) -> dict[str, int]:
+def shares(concurrency: int, **topics: dict[str, Any]) -> dict[str, int]:
     """Run until a part of the backlog is done; count the messages of each topic by then."""
     # Each topic has its part of a backlog that none of them exhausts.
     broker = filled(dict.fromkeys(topics, 2), 3000)

@@ -1,4 +1,4 @@
-"""The pure state of a partition: order, contiguous positions, failures one by one, burials; by hand and against a model."""
+"""The pure state of a partition: order, contiguous positions, failures, burials; by hand and against a model."""
 
 from math import inf
 

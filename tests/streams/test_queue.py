@@ -148,7 +148,7 @@ def test_misuse_names_scheduler_topic_and_age_and_changes_nothing(before, verb, 
 @pytest.mark.parametrize("verb", ["push", "lock", "unlock", "release"])
 def test_a_foreign_object_is_misuse(foreign, verb):
     bench = Bench()
-    with pytest.raises(StreamMisuse, match="Picky .* which is no job"):
+    with pytest.raises(StreamMisuse, match=r"Picky .* which is no job"):
         getattr(bench.queue, verb)(foreign)
 
 

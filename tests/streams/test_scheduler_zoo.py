@@ -3,16 +3,27 @@
 import logging
 import threading
 import time
+from typing import cast
 
 import pytest
 
 from fairlead.errors import StreamMisuse
 from fairlead.streams import Consumer, StreamScheduler
 from fairlead.streams.broker import Tp
-from fairlead.streams.jobs import Kind
+from fairlead.streams.jobs import Job, Kind
+from fairlead.streams.queue import JobsQueue
 from fairlead.streams.schedulers import FairByTopic, OneAtATime
 from fairlead.testing.streams import MemoryBroker
-from tests.streams.staging import Book, app_on, filled, running, until, wait_committed, writing
+from tests.streams.staging import (
+    Book,
+    app_on,
+    filled,
+    running,
+    scheduler_of,
+    until,
+    wait_committed,
+    writing,
+)
 
 
 class AsTheyCome(StreamScheduler):
@@ -89,7 +100,7 @@ class PushesAForeignObject(AsTheyCome):
     def misbehave(self, job):
         if self.times:
             self.times -= 1
-            self.queue << "a job"
+            self.queue << cast(Job, "a job")
 
 
 class KeepsAJobAfterClear(AsTheyCome):
@@ -143,7 +154,7 @@ class Sleepy(AsTheyCome):
             time.sleep(0.15)
 
 
-RECOVERS = [
+RECOVERS: list[type[StreamScheduler]] = [
     Raises,
     RaisesSystemExit,
     RaisesInManage,
@@ -153,7 +164,13 @@ RECOVERS = [
     KeepsAJobAfterClear,
     RaisesInClear,
 ]
-FINE = [CatchesItsMisuse, RaisesInTheRest, Sleepy, FairByTopic, OneAtATime]
+FINE: list[type[StreamScheduler]] = [
+    CatchesItsMisuse,
+    RaisesInTheRest,
+    Sleepy,
+    FairByTopic,
+    OneAtATime,
+]
 
 
 @pytest.mark.parametrize("scheduler", RECOVERS + FINE)
@@ -339,15 +356,17 @@ def test_every_method_has_its_twin_which_takes_the_lock():
             thread.join()
             held.append(free.is_set())
 
-    Asking.manage = Asking.clear = lambda self, *args: Asking.schedule_consumption(self, args)
+    setattr(Asking, "manage", lambda self: Asking.schedule_consumption(self, ()))  # noqa: B010
+    setattr(Asking, "clear", lambda self, group_id: Asking.schedule_consumption(self, ()))  # noqa: B010
     for kind in Kind:
         setattr(Asking, f"schedule_{kind}", Asking.schedule_consumption)
 
     class NoQueue:
-        assignments = {"a": (0,)}
-        concurrency = 3
+        def __init__(self):
+            self.assignments = {"a": (0,)}
+            self.concurrency = 3
 
-    scheduler = Asking(NoQueue())
+    scheduler = Asking(cast(JobsQueue, NoQueue()))
     assert (scheduler.assignments, scheduler.concurrency) == ({"a": (0,)}, 3)
     for kind in Kind:
         getattr(scheduler, f"on_schedule_{kind}")([])
@@ -378,7 +397,7 @@ def test_finished_is_set_before_manage_runs_for_it_and_manage_runs_for_each():
     app.topic("orders", writing(Book()), batch_size=2)
     with running(app):
         wait_committed(broker, 20)
-        scheduler = app.runtime.calls.scheduler
+        scheduler = scheduler_of(app)
         until(lambda: len(scheduler.seen) >= 10)
         assert all(seen >= number for number, seen in enumerate(scheduler.seen, 1))
 

@@ -1,4 +1,4 @@
-"""Random lives of an app on the in-memory broker: records, rebalances, losses, failures, withheld jobs; against a ledger.
+"""Random lives of an app on the in-memory broker: records, rebalances, losses, failures; against a ledger.
 
 What holds whatever happens: every job given is queued exactly once or cleared; a group is not polled while a blocking
 job of it is open; records of a partition (of a key) run in order and never beside each other; nothing is committed
@@ -9,13 +9,15 @@ import os
 import random
 import threading
 import time
+from typing import cast
 
 import pytest
 
 from fairlead.streams import Consumer, StreamScheduler
 from fairlead.streams.broker import Tp
 from fairlead.streams.schedulers import FairByTopic, OneAtATime
-from fairlead.testing.streams import MemoryBroker
+from fairlead.testing.stream_client import MemoryClient
+from fairlead.testing.streams import Log, MemoryBroker
 from tests.streams.staging import app_on, running
 
 STORM = int(os.environ.get("FAIRLEAD_STORM", "1"))
@@ -157,11 +159,15 @@ def live(seed: int, scheduler, kind: str, keyed: bool) -> None:
     def write(number: int) -> None:
         nonlocal written
         for _ in range(number):
-            broker.write(rng.choice("ab"), key=rng.choice((b"x", b"y", b"z")), partition=rng.randrange(2))
+            broker.write(
+                rng.choice("ab"), key=rng.choice((b"x", b"y", b"z")), partition=rng.randrange(2)
+            )
         written += number
 
     write(60)
-    app = app_on(broker, scheduler=scheduler, concurrency=3, commit_interval="3ms", tick_interval="5ms")
+    app = app_on(
+        broker, scheduler=scheduler, concurrency=3, commit_interval="3ms", tick_interval="5ms"
+    )
     options = {"parallel_by": lambda message: message.key} if keyed else {}
     app.topic("a", consumer, batch_size=4, retry_backoff="1ms", **options)
     app.topic(
@@ -178,7 +184,7 @@ def live(seed: int, scheduler, kind: str, keyed: bool) -> None:
         for _ in range(12):
             deed = rng.random()
             listener = rng.choice(list(app.runtime.listeners.values()))
-            client = listener._client
+            client = cast("MemoryClient | None", listener._client)
             if deed < 0.3:
                 write(rng.randrange(30))
             elif deed < 0.45 and client is not None:
@@ -196,7 +202,8 @@ def live(seed: int, scheduler, kind: str, keyed: bool) -> None:
                 broker.remove_member("g", f"ghost-{ghosts}")
             time.sleep(rng.choice((0.0, 0.002, 0.01)))
         ends = {
-            tp: broker.log(tp).end for tp in (Tp("a", 0), Tp("a", 1), Tp("b", 0), Tp("b", 1))
+            tp: cast(Log, broker.log(tp)).end
+            for tp in (Tp("a", 0), Tp("a", 1), Tp("b", 0), Tp("b", 1))
         }
 
         def through() -> bool:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +29,7 @@ def say(*words):
 """
 
 
-def start(script: str) -> subprocess.Popen:
+def start(script: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", BEGIN + textwrap.dedent(script)],
         stdout=subprocess.PIPE,
@@ -37,13 +38,16 @@ def start(script: str) -> subprocess.Popen:
     )
 
 
-def end(child: subprocess.Popen, number: int = signal.SIGTERM) -> tuple[int, list[str]]:
+def end(child: subprocess.Popen[str], number: int = signal.SIGTERM) -> tuple[int, list[str]]:
     assert child.stdout is not None
-    lines = [child.stdout.readline().strip()]
-    assert lines == ["begun"]
-    child.send_signal(number)
-    rest, _ = child.communicate(timeout=30)
-    return child.returncode, rest.split("\n")
+    try:
+        assert child.stdout.readline().strip() == "begun"
+        child.send_signal(number)
+        rest, _ = child.communicate(timeout=30)
+        return child.returncode, rest.split("\n")
+    finally:
+        child.kill()
+        child.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -126,20 +130,18 @@ class Crunching(Consumer):
 
     def consume(self, messages):
         self.count += len(messages)
-        with open(messages[0].headers[0][1].decode(), "a") as out:
-            for message in messages:
-                assert message.key == b"k"
-                out.write(f"{os.getpid()} {self.partition} {message.offset} {message.value.decode()}\n")
-        if messages[0].value == b"die" and not os.path.exists("/proc/1/fairlead"):
-            marker = messages[0].headers[0][1].decode() + ".died"
-            if not os.path.exists(marker):
-                open(marker, "w").close()
+        (message,) = messages
+        assert message.key == b"k"
+        word = message.value.decode()
+        path = Path(message.headers[0][1].decode())
+        with path.open("a") as out:
+            out.write(f"{os.getpid()} {self.partition} {message.offset} {word}\n")
+        marker = path.with_suffix(f".{word}")
+        if word in ("die", "raise") and not marker.exists():
+            marker.touch()
+            if word == "die":
                 os._exit(7)
-        if messages[0].value == b"raise":
-            marker = messages[0].headers[0][1].decode() + ".raised"
-            if not os.path.exists(marker):
-                open(marker, "w").close()
-                raise ValueError("in the child")
+            raise ValueError("in the child")
 
 
 def test_consumers_that_keep_a_core_busy_run_in_processes(tmp_path, caplog):

@@ -1,5 +1,7 @@
 """Options are checked when they are given, and every error names its option."""
 
+from typing import Any
+
 import pytest
 
 from fairlead import FairQueue, Slots
@@ -9,7 +11,7 @@ from fairlead.streams.schedulers import FairByTopic
 from fairlead.testing.streams import MemoryBroker
 from tests.streams.staging import Book, writing
 
-GOOD = {"group": "billing", "broker": MemoryBroker()}
+GOOD: dict[str, Any] = {"group": "billing", "broker": MemoryBroker()}
 
 
 class Orders(Consumer):
@@ -61,7 +63,7 @@ def test_servers_or_a_broker_are_needed():
     with pytest.raises(ConfigError, match="bootstrap_servers"):
         StreamApp(group="billing")
     with pytest.raises(ConfigError, match="bootstrap_servers"):
-        StreamApp(bootstrap_servers=9092, group="billing")
+        StreamApp(**{"bootstrap_servers": 9092, "group": "billing"})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"enable\.auto\.commit"):
         StreamApp(bootstrap_servers="x:1", group="g", kafka={"enable.auto.commit": "true"})
 
@@ -69,7 +71,7 @@ def test_servers_or_a_broker_are_needed():
 def test_an_instance_of_a_scheduler_is_refused_with_advice():
     instance = FairByTopic.__new__(FairByTopic)
     with pytest.raises(ConfigError, match="scheduler=FairByTopic"):
-        StreamApp(**GOOD, scheduler=instance)
+        StreamApp(**GOOD | {"scheduler": instance})
 
 
 def test_a_typing_error_gets_a_suggestion():
@@ -81,7 +83,7 @@ def test_a_typing_error_gets_a_suggestion():
 def test_policy_and_capacity_belong_to_the_built_in_scheduler(option):
     value = FairQueue() if option == "policy" else Slots(3)
     with pytest.raises(ConfigError, match=f"{option} or scheduler"):
-        StreamApp(**GOOD, scheduler=FairByTopic, **{option: value})
+        StreamApp(**GOOD | {"scheduler": FairByTopic, option: value})
 
 
 @pytest.mark.parametrize(

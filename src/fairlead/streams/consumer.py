@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from fairlead.streams.jobs import Kind
@@ -67,6 +68,10 @@ class Consumer:
         """Tell what a batch costs, for a policy or a capacity that counts."""
         return len(messages)
 
+    def deadline(self, messages: Sequence[Message]) -> float:
+        """Tell by when a batch should have started (`time.monotonic`), for a policy that minds it."""
+        return inf
+
     @property
     def lost(self) -> bool:
         """Whether the partition is gone by now: nothing that is done from here on will be committed."""
@@ -81,8 +86,7 @@ class Shape:
         self.processes = consumer.processes
         self.ticks = self._own("tick")
         self.eofs = self._own("eofed")
-        self.tells_tenant = self._own("tenant")
-        self.tells_cost = self._own("cost")
+        self.describes = any(map(self._own, ("tenant", "cost", "deadline")))
         self.methods = {kind: name for kind, name in CALLS.items() if self._own(name)}
         self.coroutines = {
             kind

@@ -196,7 +196,7 @@ class Intake:
         jobs = []
         while (taken := partition.take(now)) is not None:
             job = Job(CONSUMPTION, holding, taken, blocking=not topic.long_running)
-            if topic.shape.tells_tenant or topic.shape.tells_cost:
+            if topic.shape.describes:
                 self._describe(job)
             jobs.append(job)
         if (at := partition.rests_until()) < inf:
@@ -210,11 +210,12 @@ class Intake:
             consumer = job.holding.consumer
             job.tenant = consumer.tenant(job.messages)
             job.cost = consumer.cost(job.messages)
+            job.deadline = consumer.deadline(job.messages)
             hash(job.tenant)
-            if not 0 <= job.cost < inf:
-                raise ValueError(f"a cost of {job.cost!r}")
+            if not (0 <= job.cost < inf and job.deadline == job.deadline):
+                raise ValueError(f"a cost of {job.cost!r}, a deadline of {job.deadline!r}")
         except Exception as error:
-            job.tenant, job.cost = job.topic, len(job.messages)
+            job.tenant, job.cost, job.deadline = job.topic, len(job.messages), inf
             log.error("%s could not describe a batch: %r", job.topic, error, exc_info=error)
 
     def _offer(self, jobs: list[Job]) -> bool:

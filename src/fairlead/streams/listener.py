@@ -36,7 +36,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from fairlead.errors import BrokerFault, CommitRefused
-from fairlead.streams.flow import Flow
+from fairlead.streams.flow import BATCHES, Flow
 from fairlead.streams.holdings import Holding
 from fairlead.streams.intake import Intake
 from fairlead.streams.jobs import Job, Kind
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("fairlead.streams")
 
 SLICE = 0.05  # seconds of one poll
-MOST = 2000  # records of one poll
+LEAST, MOST = 100, 2000  # records of one poll
 CALM = 30.0  # seconds without trouble after which resets are quick again
 
 
@@ -71,6 +71,8 @@ class Listener(threading.Thread):
         self._settings = runtime.settings
         self._queue = runtime.queue
         self._flow = Flow(self.holdings)
+        largest = max(topic.batch_size for topic in topics)
+        self.most = max(LEAST, min(MOST, BATCHES * largest))  # records of one poll
         self._generation = 0
         self._wake = threading.Event()
         self._asleep = False
@@ -136,7 +138,7 @@ class Listener(threading.Thread):
         pause = self._until_due(now)
         if self._may_poll(now):
             self.polled_at = now
-            for event in client.poll(pause, MOST):
+            for event in client.poll(pause, self.most):
                 if not self._draining:
                     self.intake.deliver(event)
             now = time.monotonic()

@@ -32,7 +32,7 @@ class TopicOrder(Lines):
 
     def __init__(self, weights: Mapping[str, float], *, rate: float = RATE) -> None:
         super().__init__("priority", self._shares, name="topics")
-        self.weights: dict[Hashable, float] = {**weights}  # of topics; others have 1
+        self.weights: dict[Hashable, float] = dict(weights.items())  # of topics; others have 1
         self.rate = rate
 
     def _shares(self, priority: Hashable) -> Policy:

@@ -99,7 +99,7 @@ BEGIN
         JOIN jobs j ON j.dag = ANY (ARRAY[a.dag]) AND j.node = a.node
         WHERE (j.waits = 0 AND j.state IN ('created', 'retry') AND j.start_at < now + 0.05)
             OR CASE j.state WHEN 'active' THEN j.fence = a.fence END
-        FOR NO KEY UPDATE OF j SKIP LOCKED
+        FOR UPDATE OF j SKIP LOCKED
     ), taken AS (
         UPDATE jobs j SET state = 'active', worker = f.worker, fence = f.fence, claimed_at = now,
             acked = by_call, started_at = CASE WHEN by_call IS NULL THEN NULL ELSE now END
