@@ -60,6 +60,7 @@ class ModelRun:
     started: bool = False
     paused: bool = False
     ended: bool = False
+    stopped: bool = False  # something was never started because of a cancel
     fences: list[int] = field(default_factory=list)  # all that were ever good
 
     def waits(self, job: ModelJob) -> int:
@@ -72,7 +73,8 @@ class ModelRun:
 
     def state(self) -> str:
         if self.ended:
-            return outcome_of(job.state for job in self.jobs)
+            outcome = outcome_of(job.state for job in self.jobs)
+            return CANCELLED if self.stopped and outcome == COMPLETED else outcome
         if self.paused:
             return SUSPENDED
         return ACTIVE if self.started else CREATED
@@ -258,7 +260,9 @@ class StoreMachine(RuleBasedStateMachine):
             return
         for job in run.jobs:
             if job.state in UNSTARTED:
-                job.go(CANCELLED)
+                met = all(run.jobs[need].state == COMPLETED for need in job.needs)
+                job.go(CANCELLED if met else SKIPPED)
+                run.stopped = True
             elif job.state == ACTIVE:
                 job.cancelling = True
         run.settle()
@@ -293,7 +297,7 @@ class StoreMachine(RuleBasedStateMachine):
         possible = run.ended and any(job.state != COMPLETED for job in run.jobs)
         assert self.do(self.store.retry(dag)) == possible
         if possible:
-            run.ended = run.paused = False
+            run.ended = run.paused = run.stopped = False
             for job in run.jobs:
                 if job.state != COMPLETED:
                     job.go(CREATED)

@@ -351,6 +351,40 @@ def test_a_partition_lost_in_mid_run_skips_user_code_and_never_commits(scheduler
     assert broker.commits[0].offset in (2, 4)
 
 
+@pytest.mark.parametrize("scheduler", [FairByTopic, OneAtATime, None])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_job_whose_partition_is_lost_before_it_starts_runs_no_user_code(scheduler, kind):
+    broker = filled({"orders": 1, "reports": 1}, 1)
+    go = threading.Event()
+    book = Book()
+
+    def consume(self, messages):
+        book.write("begun", self.topic, self.lost)
+        if len(book.of("begun")) == 1:
+            assert go.wait(10.0)
+
+    async def consume_async(self, messages):
+        book.write("begun", self.topic, self.lost)
+        while len(book.of("begun")) == 1 and not go.is_set():
+            await asyncio.sleep(0.001)
+
+    chosen = writing(book, consume=consume if kind == "sync" else consume_async)
+    app = app_on(broker, scheduler=scheduler, concurrency=1)
+    app.topic("orders", chosen, long_running=True)
+    app.topic("reports", chosen, long_running=True)
+    with running(app):
+        book.wait_for("begun")
+        until(lambda: len(app.runtime.queue.given()) == 2)
+        ((first, _),) = book.of("begun")
+        other = Tp("reports" if first == "orders" else "orders", 0)
+        old = app.runtime.listeners["default"].holdings[other]
+        broker.lose(client_of(app), [other])
+        until(lambda: old.lost)
+        go.set()
+        wait_committed(broker, 2)
+    assert book.of("begun") == [(first, False), (other.topic, False)]
+
+
 def test_a_revocation_commits_what_is_finished_and_calls_revoked_once_for_those_with_records():
     broker = filled({"orders": 1}, 3)
     broker.topic("orders", 2)

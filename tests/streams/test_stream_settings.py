@@ -63,7 +63,7 @@ def test_servers_or_a_broker_are_needed():
     with pytest.raises(ConfigError, match="bootstrap_servers"):
         StreamApp(group="billing")
     with pytest.raises(ConfigError, match="bootstrap_servers"):
-        StreamApp(**{"bootstrap_servers": 9092, "group": "billing"})  # type: ignore[arg-type]
+        StreamApp(bootstrap_servers=9092, group="billing")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"enable\.auto\.commit"):
         StreamApp(bootstrap_servers="x:1", group="g", kafka={"enable.auto.commit": "true"})
 

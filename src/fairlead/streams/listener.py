@@ -86,6 +86,8 @@ class Listener(threading.Thread):
         self._tick_at = self.polled_at + self._settings.tick_interval
         self._commit_at = self.polled_at + self._settings.commit_interval
         self._client: Client | None = None
+        self._late = False  # a job that should be quick is not
+        self._look_at = -inf
         self.joined = False  # has been given partitions once
         self.closed = False
 
@@ -170,8 +172,11 @@ class Listener(threading.Thread):
             return not self._queue.blocked(self.group_id) and self._flow.may_read(
                 now, self.polled_at
             )
-        if now - self.polled_at > 1.0 and self._overdue(now):
-            return False
+        if self._late or now >= self._look_at:
+            self._look_at = now + min(1.0, self._settings.max_poll_interval / 4)
+            self._late = self._overdue(now)
+            if self._late:
+                return False
         return self._flow.may_read(now, self.polled_at)
 
     def _overdue(self, now: float) -> bool:

@@ -49,11 +49,8 @@ class Workers:
 
     def start(self, job: Job) -> None:
         """Hand a job to the worker of its kind; from any thread, never waits."""
-        holding = job.holding
-        shape = holding.topic.shape
-        if holding.lost and job.kind not in FAREWELLS:
-            job.skipped = True
-        elif job.kind in shape.coroutines and not (shape.processes and job.kind is CONSUMPTION):
+        shape = job.holding.topic.shape
+        if job.kind in shape.coroutines and not (shape.processes and job.kind is CONSUMPTION):
             loop = self._loop or self._start_loop()
             self._new.append(job)
             if threading.current_thread() is self._loop_thread:
@@ -87,6 +84,8 @@ class Workers:
     def _run(self, job: Job) -> BaseException | None:
         shape = job.holding.topic.shape
         name = shape.methods.get(job.kind)
+        if job.holding.lost and job.kind not in FAREWELLS:
+            job.skipped = True
         if job.skipped or name is None:
             return None
         try:

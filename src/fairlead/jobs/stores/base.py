@@ -168,7 +168,7 @@ class Store(Protocol):
         """List a run's jobs in order, also of an archived one."""
 
     async def cancel(self, dag: int) -> bool:
-        """Cancel what has not started and ask what runs to stop; False if the run has ended."""
+        """Cancel what could start, skip what waits for others, ask what runs to stop; False if the run has ended."""
 
     async def pause(self, dag: int) -> bool:
         """Suspend what has not started; False if the run has ended."""

@@ -11,6 +11,7 @@ from fairlead.jobs.states import (
     COMPLETED,
     CREATED,
     RETRY,
+    SKIPPED,
     SUSPENDED,
 )
 from fairlead.jobs.stores.sqlite_archive import archived_jobs, archived_run
@@ -89,7 +90,7 @@ def living(connection: sqlite3.Connection, dag: int) -> str | None:
 def unstarted(connection: sqlite3.Connection, dag: int) -> list[list[Any]]:
     return gathered(
         connection,
-        "json_array(jobs.id, jobs.state, jobs.own_sla)",
+        "json_array(jobs.id, jobs.state, jobs.own_sla, jobs.waits)",
         f"jobs WHERE {OF_RUN} AND {IS_UNSTARTED}",
         dag,
         dag,
@@ -97,16 +98,22 @@ def unstarted(connection: sqlite3.Connection, dag: int) -> list[list[Any]]:
 
 
 def cancel(connection: sqlite3.Connection, dag: int, now: float) -> bool:
-    """Cancel what has not started; what runs is asked to stop."""
+    """Cancel what could start, skip what waits for others, and ask what runs to stop.
+
+    What is skipped counts as cancelled in its run: though what runs may still complete, the run as a whole does not.
+    """
     if living(connection, dag) is None:
         return False
     rows = unstarted(connection, dag)
     tally = Tally()
-    for key, state, _ in rows:
-        tally.move(key, state, CANCELLED)
+    for key, state, _, waits in rows:
+        tally.move(key, state, SKIPPED if waits else CANCELLED)
+        if waits:
+            tally.runs[dag][2] += 1
     if rows:
         connection.execute(
-            f"UPDATE jobs SET state = 'cancelled', completed_on = ? WHERE {OF_RUN} AND {IS_UNSTARTED}",
+            "UPDATE jobs SET state = iif(waits > 0, 'skipped', 'cancelled'), completed_on = ? "
+            f"WHERE {OF_RUN} AND {IS_UNSTARTED}",
             (now, dag, dag),
         )
     if promised := [row[0] for row in rows if row[2]]:
@@ -126,7 +133,7 @@ def pause(connection: sqlite3.Connection, dag: int) -> bool:
     if living(connection, dag) is None:
         return False
     moved = {SUSPENDED: 0}
-    for _, state, _ in unstarted(connection, dag):
+    for _, state, _, _ in unstarted(connection, dag):
         if state != SUSPENDED:
             moved[state] = moved.get(state, 0) - 1
             moved[SUSPENDED] += 1

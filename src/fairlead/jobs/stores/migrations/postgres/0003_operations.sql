@@ -13,7 +13,8 @@ BEGIN
         RETURN false;
     END IF;
     now := clock();
-    UPDATE jobs SET state = 'cancelled', completed_on = now,
+    -- What is skipped counts as cancelled in its run: though what runs may still complete, the run as a whole does not.
+    UPDATE jobs SET state = CASE WHEN waits > 0 THEN 'skipped' ELSE 'cancelled' END, completed_on = now,
         missed = CASE WHEN own_sla THEN settled(missed, soft, hard, now) ELSE missed END
     WHERE dag = of_dag AND state IN ('created', 'retry', 'suspended');
     GET DIAGNOSTICS stopped = ROW_COUNT;
