@@ -57,7 +57,7 @@ def spec_of(name: Any, value: Any) -> ExecutorSpec:
             f'{where} must be a number of slots, "worker", "ray", or a mapping such as '
             f'{{"kind": "processes", "slots": 4}}; got {shown(value)}'
         )
-    kind = value.get("kind", "local")
+    kind = value.get("kind", "ray")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"kind of {where} must be one of {', '.join(KINDS)}; got {shown(kind)}")
     known = {"kind", "slots"} | (RAY_OPTIONS if kind == "ray" else frozenset())
