@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import inf, isfinite, nan
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairlead.capacities.gradient import Gradient
@@ -61,9 +61,11 @@ def test_the_limit_stays_within_its_bounds_whatever_it_is_told(samples, floor, c
 
 @settings(max_examples=30)
 @given(st.integers(1, 8), st.integers(8, 200), st.floats(0.01, 2.0))
+@example(initial=1, width=171, service=0.01)
 def test_it_finds_the_width_of_a_server_and_a_short_queue(initial, width, service):
     limiter = Gradient(initial=max(3, initial))
-    limits = Server(limiter, width, service).run(12_000)
+    # A step takes a period, however many calls that is: where calls are short, more of them until it rests.
+    limits = Server(limiter, width, service).run(12_000 + int(300 / service))
     steady = sorted(limits[-2000:])
     assert width <= steady[len(steady) // 2] <= 2.2 * width + 4
     assert limiter.unloaded == pytest.approx(service, rel=0.1)

@@ -233,3 +233,46 @@ def test_an_old_ticket_reserves_the_scarce_things_it_needs():
 def test_without_the_reservation_it_starves():
     """The control: the scenario above is one in which the reservation matters."""
     assert "both" not in two_scarce_things(reserve_after=inf)
+
+
+def test_promotions_that_are_refused_leave_a_scope_to_the_one_it_was_closed_for():
+    """Else one of them keeps its other scopes closed, though it is not woken when they open."""
+    gate = CheckedGate(
+        Classes(Level("bulk", starvation=1.0), Level("middle", starvation=1.0), Level("top")),
+        Both(
+            Pools({"p": 9, "q": 9}),
+            InFlight(3, by=tenant),
+            TokenBucket(0.1, burst=1, by=lambda ticket: ticket.workload),
+        ),
+        reserve_after=0.0,
+    )
+    offer(gate, "draws", pool="p", tenant="b", workload="x")
+    offer(gate, "holder", pool="p", tenant="a", cost=2)
+    leaver = offer(gate, "leaver", pool="p", tenant="a")
+    first = offer(gate, "first", rank=2, pool="q", tenant="a")
+    big = offer(gate, "big", pool="q", tenant="a", cost=3)
+    small = offer(gate, "small", pool="q", tenant="a", workload="x")
+    middle = offer(gate, "middle", rank=1, pool="p", tenant="a", cost=2)
+    top = offer(gate, "top", rank=2, pool="p", tenant="a")
+    assert gate.closed_by(("in flight", "a")) is gate.closed_by(("pools", "q")) is first
+    gate.withdraw([first], 5.0)  # big, small and middle are starved, promoted, and refused in turn
+    assert gate.closed_by(("in flight", "a")) is gate.closed_by(("pools", "q")) is big
+    assert gate.closed_by(("tokens", "x")) is None
+    gate.finish(leaver, 6.0)
+    assert [ticket.state for ticket in (big, small, middle, top)] == [State.WAITING] * 4
+
+
+@pytest.mark.parametrize("looks", [[], [30.0]])
+def test_a_newcomer_is_not_asked_before_those_its_coming_wakes(looks):
+    """One of a starved class is promoted past it, whether or not anybody looked while it was parked."""
+    gate = CheckedGate(
+        Classes(Level("bulk", starvation=4.0), Level("top")), InFlight(3, by=tenant)
+    )
+    holder = offer(gate, "holder", tenant="a", cost=2)
+    offer(gate, "leaves", tenant="a", cost=2, wait_until=20.0)
+    starved = offer(gate, "starved", tenant="a", cost=3)
+    for now in looks:
+        gate.advance(now)
+    newcomer = offer(gate, "newcomer", 45.0, rank=1, tenant="a")
+    assert newcomer.state is State.WAITING
+    assert gate.finish(holder, 46.0) == [starved]

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -85,7 +86,8 @@ def test_an_executor_that_nobody_serves_has_no_slots(tmp_path):
         return found
 
     async def leading():
-        return jobs.scheduler.leading and jobs.scheduler.roster.slots()
+        scheduler: Any = jobs.scheduler
+        return scheduler.leading and scheduler.roster.slots()
 
     found = go(main())
     assert (found["slots{executor=default}"], found["slots{executor=gpu}"]) == (3, 0)

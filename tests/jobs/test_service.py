@@ -6,6 +6,7 @@ Everything runs on a real database with real executors; `url` is SQLite here, Po
 import asyncio
 import threading
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from fairlead.errors import (
 )
 from fairlead.jobs import Dag, Jobs, current_job
 
-QUICK = {"lease": "2s", "sweep": "200ms", "poll": "100ms", "ack": "1s"}
+QUICK: dict[str, Any] = {"lease": "2s", "sweep": "200ms", "poll": "100ms", "ack": "1s"}
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ class TestRunning:
 
             async with jobs:
                 dag = Dag("big")
-                nodes = []
+                nodes: list[Any] = []
                 for n in range(1000):
                     nodes.append(dag.add(step, n, *nodes[max(0, n - 7) : n : 3]))
                 outcome = await jobs.wait(await jobs.submit(dag))
@@ -611,7 +612,8 @@ class TestPlanning:
                 order.append(name)
 
             for chain in "abc":
-                dag, last = Dag(chain), []
+                dag = Dag(chain)
+                last: list[Any] = []
                 for n in range(4):
                     last = [dag.add(note, f"{chain}{n}", *last)]
                 runs.append(await jobs.submit(dag))
@@ -772,9 +774,8 @@ class TestEstimates:
 
     def test_a_standby_tells_what_it_learned(self, url):
         async def main():
-            leader, standby = (
-                Jobs(url, executors=slots, **QUICK) for slots in ({"a": 1}, {"b": 1})
-            )
+            leader: Any = Jobs(url, executors={"a": 1}, **QUICK)
+            standby: Any = Jobs(url, executors={"b": 1}, **QUICK)
 
             async def tell(number):
                 return number
@@ -814,7 +815,7 @@ class TestTakingOver:
                 return "ran"
 
             async with jobs:
-                store = await jobs.store()
+                store: Any = await jobs.store()
                 dag = Dag("pair")
                 dag.add(second, dag.add(first)).options(name="second")
                 run = await jobs.submit(dag)

@@ -12,7 +12,7 @@ SCHEMA = "test_service"
 
 
 @pytest.fixture
-def url():
+def url():  # type: ignore[no-redef]  # in the place of that one's
     return asyncio.run(wiped(shared_url(), SCHEMA))
 
 

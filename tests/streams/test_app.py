@@ -287,6 +287,31 @@ def test_a_withheld_group_is_not_polled_and_other_groups_are():
         wait_committed(broker, 56)
 
 
+def test_under_a_users_scheduler_batches_come_in_rounds_with_a_poll_between():
+    broker = filled({"orders": 2}, 3)
+    go = threading.Event()
+    book = Book()
+
+    def consume(self, messages):
+        book.write("begun", self.partition, messages[0].offset)
+        if (self.partition, messages[0].offset) == (1, 0):
+            assert go.wait(10.0)
+
+    app = app_on(broker, scheduler=FairByTopic)
+    app.topic("orders", writing(book, consume=consume), batch_size=1)
+    with running(app):
+        book.wait_for("begun", 2)
+        listener = app.runtime.listeners["default"]
+        until(lambda: len(app.runtime.queue.running()) == 1)
+        polls, beat = client_of(app).polls, listener.beat_at
+        until(lambda: listener.beat_at > beat + 0.15)
+        assert sorted(book.of("begun")) == [(0, 0), (1, 0)]
+        assert client_of(app).polls == polls
+        go.set()
+        wait_committed(broker, 6)
+        assert client_of(app).polls > polls + 1
+
+
 def test_a_long_running_job_keeps_its_partition_paused_and_its_membership(caplog):
     broker = filled({"reports": 1, "orders": 1}, 2, max_poll_interval=0.3)
     go = threading.Event()
@@ -383,6 +408,21 @@ def test_a_job_whose_partition_is_lost_before_it_starts_runs_no_user_code(schedu
         go.set()
         wait_committed(broker, 2)
     assert book.of("begun") == [(first, False), (other.topic, False)]
+
+
+def test_what_was_lost_is_not_committed_and_comes_again():
+    broker = filled({"orders": 1}, 3)
+    book = Book()
+    app = app_on(broker, commit_interval="1h")
+    app.topic("orders", writing(book))
+    with running(app):
+        book.wait_for("record", 3)
+        listener = app.runtime.listeners["default"]
+        until(lambda: any(one.partition.position == 3 for one in listener.holdings.values()))
+        broker.lose(client_of(app))
+        book.wait_for("record", 6)
+        assert not broker.commits
+    assert broker.offsets("g") == {Tp("orders", 0): 3}
 
 
 def test_a_revocation_commits_what_is_finished_and_calls_revoked_once_for_those_with_records():

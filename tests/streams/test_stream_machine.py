@@ -61,6 +61,8 @@ class Ledger:
 
     def check_commits(self, broker):
         for commit in broker.commits:
+            if not commit.owned:
+                self.wrong.append(f"{commit} of a partition that was gone")
             if not set(range(commit.offset)) <= self.done.get(commit.tp, set()):
                 self.wrong.append(f"{commit} beyond what is finished")
 

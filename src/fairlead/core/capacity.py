@@ -57,7 +57,9 @@ class Capacity:
     scoped = False  # does scopes() ever name one?
     watches = False  # does it want enter() and leave()?
     gated = False  # True: it has a gate, and can have no other
-    thread_gate: Any = None  # that gate, where threads share it: a door given the same capacity may join
+    thread_gate: Any = (
+        None  # that gate, where threads share it: a door given the same capacity may join
+    )
     full: bool  # did the last admission leave room for nobody?
     lasts = False  # does a STOP stand until `ready_at`, unless something is in `opened` before?
     opened: list[

@@ -232,6 +232,8 @@ class Gate(Dispatcher):
         """Say whether a newcomer may be asked at once, though others wait: all of them rank after it."""
         if self._claims or self.capacity.opened:
             return False
+        if self._closed and any(scope in self._closed for scope in ticket.scopes):
+            return False  # its coming opens them, and who wakes may be promoted past it
         try:
             return self.policy.outranks(ticket, now)
         except Exception:

@@ -7,6 +7,7 @@ from math import inf, nextafter
 from typing import TYPE_CHECKING
 
 from fairlead.core.capacity import FULL, Hold
+from fairlead.core.ticket import WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -39,8 +40,15 @@ class Scopes:
         self._count = 0  # tells timers of one instant apart, so that scopes are never compared
 
     def close(self, scope: Hashable, ticket: Ticket, now: float) -> None:
-        """A scope refused the ticket; if it is old, all its scopes are kept for it."""
+        """A scope refused the ticket; if it is old, all its scopes are kept for it.
+
+        Claims and promotions are asked past a closed scope.  One that is refused too leaves it to the one it was closed
+        for: a ticket that closed several is woken by any of them only while it is known as the closer of each.
+        """
         closed = self.closed
+        former = closed.get(scope, ticket)
+        if former is not ticket and former.state is WAITING:
+            return
         closed[scope] = ticket
         if now - ticket.arrived_at >= self._reserve_after:
             for other in ticket.scopes:

@@ -53,6 +53,7 @@ log = logging.getLogger("fairlead.streams")
 
 SLICE = 0.05  # seconds of one poll
 LEAST, MOST = 100, 2000  # records of one poll
+QUIET = 5.0  # seconds between two complaints about the broker
 CALM = 30.0  # seconds without trouble after which resets are quick again
 
 
@@ -86,6 +87,7 @@ class Listener(threading.Thread):
         self._tick_at = self.polled_at + self._settings.tick_interval
         self._commit_at = self.polled_at + self._settings.commit_interval
         self._client: Client | None = None
+        self._complained_at = -inf
         self._late = False  # a job that should be quick is not
         self._look_at = -inf
         self.joined = False  # has been given partitions once
@@ -129,6 +131,10 @@ class Listener(threading.Thread):
     def _turn(self, now: float) -> None:
         if self._reset_for is not None and self._close_by is None:
             self._start_anew(self._reset_for)
+            return
+        if self._client is None and self._draining:
+            self.closed = self._close_by is not None  # to join in order to leave would help nobody
+            self._wake.wait(SLICE)
             return
         if self._client is None:
             self._client = self._connect()
@@ -205,7 +211,10 @@ class Listener(threading.Thread):
         self._wake.clear()
 
     def _mind(self, fault: BrokerFault) -> None:
-        log.warning("%s: %s", self.group_id, fault)
+        now = time.monotonic()
+        if now - self._complained_at > QUIET or fault.fatal:
+            self._complained_at = now
+            log.warning("%s: %s", self.group_id, fault)
         if fault.fatal:
             self._reset_for = f"the client is broken: {fault}"
         else:
@@ -254,6 +263,7 @@ class Listener(threading.Thread):
     def _assigned(self, tps: list[Tp]) -> None:
         self.counts.rebalances += 1
         self.joined = True
+        self._let_go([held for tp in tps if (held := self.holdings.get(tp)) is not None])
         with self.lock:
             self._generation += 1
             for tp in tps:
@@ -281,6 +291,8 @@ class Listener(threading.Thread):
         self._let_go(going)
 
     def _let_go(self, going: list[Holding]) -> None:
+        if not going:
+            return
         with self.lock:
             for holding in going:
                 holding.lost = True
