@@ -265,9 +265,7 @@ def test_promotions_that_are_refused_leave_a_scope_to_the_one_it_was_closed_for(
 @pytest.mark.parametrize("looks", [[], [30.0]])
 def test_a_newcomer_is_not_asked_before_those_its_coming_wakes(looks):
     """One of a starved class is promoted past it, whether or not anybody looked while it was parked."""
-    gate = CheckedGate(
-        Classes(Level("bulk", starvation=4.0), Level("top")), InFlight(3, by=tenant)
-    )
+    gate = CheckedGate(Classes(Level("bulk", starvation=4.0), Level("top")), InFlight(3, by=tenant))
     holder = offer(gate, "holder", tenant="a", cost=2)
     offer(gate, "leaves", tenant="a", cost=2, wait_until=20.0)
     starved = offer(gate, "starved", tenant="a", cost=3)

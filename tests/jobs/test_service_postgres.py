@@ -11,8 +11,8 @@ from tests.jobs.test_service import *  # noqa: F403 - its tests are run again, w
 SCHEMA = "test_service"
 
 
-@pytest.fixture
-def url():  # type: ignore[no-redef]  # in the place of that one's
+@pytest.fixture  # type: ignore[no-redef]  # in the place of that one
+def url():
     return asyncio.run(wiped(shared_url(), SCHEMA))
 
 

@@ -628,7 +628,8 @@ def test_a_job_that_should_be_quick_costs_the_membership_and_its_result_is_not_c
         wait_committed(broker, 1)
 
 
-def test_what_waits_is_bounded_and_a_slow_topic_does_not_keep_others_from_being_read():
+def test_what_waits_is_bounded_and_a_slow_topic_does_not_keep_others_from_being_read(monkeypatch):
+    monkeypatch.setattr("fairlead.streams.flow.RECORDS", 0)
     broker = filled({"slow": 1, "quick": 1}, 3000)
     go = threading.Event()
     book = Book()
@@ -649,6 +650,29 @@ def test_what_waits_is_bounded_and_a_slow_topic_does_not_keep_others_from_being_
         go.set()
         wait_committed(broker, 6000)
         until(lambda: not listener.holdings[Tp("slow", 0)].paused)
+
+
+def test_large_records_are_bounded_by_their_bytes(monkeypatch):
+    monkeypatch.setattr("fairlead.streams.flow.BYTES", 100_000)
+    broker = MemoryBroker({"orders": 1})
+    for number in range(600):
+        broker.write("orders", b"x" * 10_000, key=b"%d" % number, partition=0)
+    go = threading.Event()
+    book = Book()
+
+    def consume(self, messages):
+        book.write("begun", len(messages))
+        assert go.wait(20.0)
+
+    app = app_on(broker)
+    app.topic("orders", writing(book, consume=consume), batch_size=1)
+    with running(app):
+        book.wait_for("begun")
+        listener = app.runtime.listeners["default"]
+        until(lambda: listener.holdings[Tp("orders", 0)].paused)  # after a second of pressure
+        assert listener.holdings[Tp("orders", 0)].partition.buffered <= 10 + listener.most
+        go.set()
+        wait_committed(broker, 600)
 
 
 def test_a_key_that_cannot_be_told_is_a_key_of_its_own(caplog):

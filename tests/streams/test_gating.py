@@ -177,6 +177,20 @@ def test_a_batch_that_can_never_fit_runs_and_is_told(caplog):
     hands.scheduler.close()
 
 
+def test_clear_gives_back_the_room_of_what_was_queued_and_never_started():
+    hands = Hands(concurrency=2)
+    hands.queue.concurrency = 1  # a tick has taken a worker
+    first = hands.give("a", subscription_group="two")
+    queued = hands.give("b", subscription_group="one")
+    assert hands.scheduler.gate.gate.active == 2
+    hands.queue.clear("one")
+    hands.scheduler.on_clear("one")
+    assert queued.cleared
+    assert hands.scheduler.gate.gate.active == 1
+    hands.end(first)
+    assert hands.scheduler.gate.gate.active == 0
+
+
 def test_clear_withdraws_what_waits_and_gives_back_what_never_started():
     hands = Hands(concurrency=1)
     first = hands.give("a", subscription_group="one")
@@ -220,7 +234,6 @@ def test_one_capacity_shared_by_two_apps_holds_for_both():
 
 def shares(concurrency: int, **topics: dict[str, Any]) -> dict[str, int]:
     """Run until a part of the backlog is done; count the messages of each topic by then."""
-    # Each topic has its part of a backlog that none of them exhausts.
     broker = filled(dict.fromkeys(topics, 2), 3000)
     served = dict.fromkeys(topics, 0)
     enough = threading.Event()
@@ -243,8 +256,10 @@ def shares(concurrency: int, **topics: dict[str, Any]) -> dict[str, int]:
     return served
 
 
+@pytest.mark.parametrize("enough", [0, 8000], ids=["little ahead", "much ahead"])
 @pytest.mark.parametrize("concurrency", [1, 2])
-def test_topics_share_by_weight_across_polls(concurrency):
+def test_topics_share_by_weight_across_polls(concurrency, enough, monkeypatch):
+    monkeypatch.setattr("fairlead.streams.flow.RECORDS", enough)
     served = shares(concurrency, a={"weight": 3}, b={"weight": 1})
     if concurrency == 1:
         assert served["a"] / sum(served.values()) == pytest.approx(0.75, abs=0.0375)

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fairlead.streams.broker import Client, Tp
+    from fairlead.streams.broker import Batch, Client, Tp
     from fairlead.streams.holdings import Holding
 
 BATCHES = 4  # of a partition may wait
+# Or so many records, if batches are small: a pause makes the client read again what it had, so it should be rare.
+RECORDS = 8_000
 TOTAL = 50_000  # records of a listener may wait, about
+BYTES = 64_000_000  # of these, judged by the first record of each batch
 PRESSED = 1.0  # seconds
 
 
@@ -29,22 +32,29 @@ class Flow:
         self._watched: dict[Holding, None] = {}  # paused, or with a reason to be
         self._heavy: dict[Holding, None] = {}  # had enough when something was last delivered
         self._share = TOTAL
-        self._stopped = False
+        self._bytes = BYTES
 
     def resize(self) -> None:
         """The number of partitions has changed."""
-        self._share = max(1, TOTAL // max(1, len(self._holdings)))
+        partitions = max(1, len(self._holdings))
+        self._share = TOTAL // partitions
+        self._bytes = BYTES // partitions
 
     def high(self, holding: Holding) -> int:
         """Tell how many records of a partition are enough."""
-        return min(BATCHES * holding.topic.batch_size, self._share)
+        enough = min(max(BATCHES * holding.topic.batch_size, RECORDS), self._share)
+        if holding.size * enough > self._bytes:
+            enough = self._bytes // holding.size
+        return max(1, enough)
 
     def low(self, holding: Holding) -> int:
         """Tell with how many records a full partition is read again."""
         return min(holding.topic.batch_size, self.high(holding) // 2)
 
-    def delivered(self, holding: Holding) -> None:
+    def delivered(self, holding: Holding, batch: Batch) -> None:
         """Records have come."""
+        first = batch[0]
+        holding.size = max(holding.size // 2, len(first.value or b"") + len(first.key or b""))
         if holding.topic.long_running:
             self._watched[holding] = None
         if holding.partition.buffered >= self.high(holding):

@@ -43,6 +43,7 @@ class Holding:
         "lost",
         "partition",
         "paused",
+        "size",
         "topic",
         "tp",
     )
@@ -58,6 +59,7 @@ class Holding:
         self.full = False  # paused because too many of its records wait
         self.eof = False  # the end was reached, and nobody has been told yet
         self.had_records = False
+        self.size = 0  # bytes of one of its records, about
         self.committed: int | None = None  # as far as this holding has committed
         how: dict[str, Any] = {
             "batch_size": topic.batch_size,

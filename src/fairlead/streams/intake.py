@@ -144,7 +144,7 @@ class Intake:
                 holding.eof = False
                 holding.partition.deliver(event)
                 self._counts.records += len(event)
-                self._flow.delivered(holding)
+                self._flow.delivered(holding, event)
         self._touched.append(holding)
 
     def give(self, now: float) -> None:

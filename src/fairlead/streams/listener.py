@@ -142,9 +142,10 @@ class Listener(threading.Thread):
             self._close(self._client, self._close_by)
             return
         client = self._client
-        self._flow.reconcile(client, now, stop=self._draining)
         pause = self._until_due(now)
-        if self._may_poll(now):
+        may_poll = self._may_poll(now)
+        self._flow.reconcile(client, now, stop=self._draining)
+        if may_poll:
             self.polled_at = now
             for event in client.poll(pause, self.most):
                 if not self._draining:
