@@ -391,7 +391,7 @@ def test_a_job_whose_partition_is_lost_before_it_starts_runs_no_user_code(schedu
     async def consume_async(self, messages):
         book.write("begun", self.topic, self.lost)
         while len(book.of("begun")) == 1 and not go.is_set():
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # noqa: ASYNC110
 
     chosen = writing(book, consume=consume if kind == "sync" else consume_async)
     app = app_on(broker, scheduler=scheduler, concurrency=1)
@@ -408,6 +408,38 @@ def test_a_job_whose_partition_is_lost_before_it_starts_runs_no_user_code(schedu
         go.set()
         wait_committed(broker, 2)
     assert book.of("begun") == [(first, False), (other.topic, False)]
+
+
+def test_a_late_failure_of_a_lost_partition_buries_nothing():
+    broker = filled({"orders": 1}, 1)
+    go = threading.Event()
+    book = Book()
+
+    def consume(self, messages):
+        book.write("begun")
+        if len(book.of("begun")) == 1:
+            assert go.wait(10.0)
+            book.write("failed")
+            raise ValueError("late")
+
+    app = app_on(broker, concurrency=2)
+    app.topic(
+        "orders",
+        writing(book, consume=consume),
+        long_running=True,
+        max_retries=0,
+        dead_letter="dead",
+    )
+    with running(app):
+        book.wait_for("begun")
+        (old,) = app.runtime.listeners["default"].holdings.values()
+        broker.lose(client_of(app))
+        until(lambda: old.lost)
+        go.set()
+        book.wait_for("failed")
+        wait_committed(broker, 1)
+    assert not broker.records("dead")
+    assert not old.partition.resting(0.0)
 
 
 def test_what_was_lost_is_not_committed_and_comes_again():

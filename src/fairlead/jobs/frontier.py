@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from math import inf
 from operator import attrgetter
+from sys import intern
 from typing import TYPE_CHECKING
 
 from fairlead.core.gate import Change, Gate
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from fairlead.jobs.settings import TenantLimits
 
 LINGER = 60.0  # seconds
-MOST_NAMES = 10_000
 
 
 class Frontier:
@@ -70,7 +70,6 @@ class Frontier:
         self._later = Later()
         self._started: list[Ticket] = []
         self._idle: dict[int, float] = {}  # active DAGs of which nothing is here, since when
-        self._names: dict[str, str] = {}
         self.proposed = 0
         self.lost_claims = 0
 
@@ -105,7 +104,7 @@ class Frontier:
             self._adjust("dags", "begin", (list(begun), since), now=now)
         for number, job in list(arriving.items()):
             if job.start_at > now:
-                later.add(self._lean(job))
+                later.add(_lean(job))
                 self._idle.pop(job.dag, None)
                 del arriving[number]
             elif later:
@@ -114,29 +113,17 @@ class Frontier:
         self._enlist(sorted(arriving.values(), key=attrgetter("ready_at")), now)
 
     def _enlist(self, jobs: Iterable[ReadyJob], now: float) -> None:
-        tickets, idle, lean = self._tickets, self._idle, self._lean
+        tickets, idle = self._tickets, self._idle
         fresh: list[Ticket] = []
         for job in jobs:
             # A clock that is ahead of ours makes nobody arrive in the future.
-            ticket = JobTicket(lean(job), min(job.ready_at, now))
+            ticket = JobTicket(_lean(job), min(job.ready_at, now))
             tickets[job[0] << 32 | job[1]] = ticket
             fresh.append(ticket)
             if idle:
                 idle.pop(job[0], None)
         if fresh:
             self._note(self.gate.enlist(fresh, now))
-
-    def _lean(self, job: ReadyJob) -> ReadyJob:
-        """Keep each name once: there are few tasks, executors and tenants, and very many jobs."""
-        names = self._names
-        task = names.setdefault(job.task, job.task)
-        executor = names.setdefault(job.executor, job.executor)
-        tenant = names.setdefault(job.tenant, job.tenant)
-        if len(names) > MOST_NAMES:
-            names.clear()
-        if task is job.task and executor is job.executor and tenant is job.tenant:
-            return job
-        return job._replace(task=task, executor=executor, tenant=tenant)
 
     def hold(self, running: Iterable[RunningJob], now: float) -> None:
         """Take over jobs that run already; they hold their slots, above any cap if need be."""
@@ -387,3 +374,11 @@ class Frontier:
     def due_in(self, now: float) -> float:
         """Tell the seconds until `advance` should be called."""
         return inf if self.due == inf else max(0.0, self.due - now)
+
+
+def _lean(job: ReadyJob) -> ReadyJob:
+    """Keep each name once: there are few tasks, executors and tenants, and very many jobs."""
+    dag, node, name, task, executor, tenant, *rest = job
+    own = intern(task), intern(executor), intern(tenant)
+    # What `_replace` does, in a third of the time.
+    return tuple.__new__(ReadyJob, (dag, node, name, *own, *rest))

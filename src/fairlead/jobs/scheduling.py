@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fairlead.jobs.stores.base import Store
     from fairlead.jobs.worker import Crew
 
-PAGE = 5_000  # ready jobs read at once
+PAGE = 20_000  # ready jobs read at once
 MOST_CLAIMS = 1_000  # in one statement
 LONGEST_PAUSE = 5.0  # seconds between tries while the database is away
 
