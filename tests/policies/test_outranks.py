@@ -1,6 +1,8 @@
 """A newcomer that ranks before everybody who waits is asked at once; nobody else is."""
 
-from fairlead.capacities import Reserved, TokenBucket
+from collections.abc import Callable
+
+from fairlead.capacities import Both, Reserved, Slots, TokenBucket
 from fairlead.core import Gate, State, Ticket
 from fairlead.policies import Classes, FairQueue, Level
 
@@ -65,10 +67,9 @@ def test_not_past_one_whose_promotion_is_due():
     assert top.state is State.WAITING
 
 
-def small_after_large(policy: type[Classes]) -> Ticket:
+def small_after_large(policy: type[Classes], by: Callable[[Ticket], object] | None) -> Ticket:
     """Three tokens are left: the first of a class wants five and waits, the second would be content with one."""
-    bucket = TokenBucket(1.0, burst=6, by=lambda ticket: ticket.tenant)
-    gate = Gate(policy(Level("only")), bucket)
+    gate = Gate(policy(Level("only")), Both(Slots(9), TokenBucket(1.0, burst=6, by=by)))
     gate.offer(Ticket("first", cost=3, tenant="t"), 0.0)
     gate.offer(Ticket("large", cost=5, tenant="t"), 0.0)
     small = Ticket("small", cost=1, tenant="t")
@@ -77,12 +78,16 @@ def small_after_large(policy: type[Classes]) -> Ticket:
 
 
 def test_not_past_one_that_waits_for_more_of_the_same():
-    assert small_after_large(Classes).state is State.WAITING
+    assert small_after_large(Classes, by=None).state is State.WAITING
+    assert small_after_large(Classes, by=lambda ticket: ticket.tenant).state is State.WAITING
 
 
 def test_that_test_catches_a_policy_that_lets_everybody_pass():
+    """Where a scope is closed, the gate does not even ask the policy."""
+
     class Pushy(Classes):
         def outranks(self, ticket, now):
             return True
 
-    assert small_after_large(Pushy).state is State.RUNNING
+    assert small_after_large(Pushy, by=None).state is State.RUNNING
+    assert small_after_large(Pushy, by=lambda ticket: ticket.tenant).state is State.WAITING

@@ -272,9 +272,9 @@ class GateMachine(RuleBasedStateMachine):
         self.let_go()
         told = {ticket.key: verdict(ticket) for ticket in self.gate._numbers}
         again = {"as it was": Gate, "with a punctual timer": Punctual, "with idle looks": Restless}
-        if any(name in self.policy_name for name in ("aging", "ranked", "ratio")):
-            # They reorder by themselves: at the ceiling, as scores rise, as ratios grow.  Behind a refusal that stops
-            # everybody, a ticket that comes to the head so and fits is seen by the next verb, not by a timer.
+        if any(name in self.policy_name for name in ("aging", "elders", "ranked", "ratio")):
+            # They reorder by themselves: at the ceiling, with age, as scores rise, as ratios grow.  Behind a refusal, a
+            # ticket that comes to the head so and fits is seen by the next verb, not by a timer.
             del again["with idle looks"]
         for name, gate_type in again.items():
             assert replayed(self.gate.entries, self.fresh(gate_type)) == told, f"replayed {name}"

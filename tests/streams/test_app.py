@@ -390,8 +390,8 @@ def test_a_job_whose_partition_is_lost_before_it_starts_runs_no_user_code(schedu
 
     async def consume_async(self, messages):
         book.write("begun", self.topic, self.lost)
-        while len(book.of("begun")) == 1 and not go.is_set():
-            await asyncio.sleep(0.001)  # noqa: ASYNC110
+        while len(book.of("begun")) == 1 and not go.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
     chosen = writing(book, consume=consume if kind == "sync" else consume_async)
     app = app_on(broker, scheduler=scheduler, concurrency=1)

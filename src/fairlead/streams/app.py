@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.errors import ConfigError, Misuse
@@ -71,7 +72,8 @@ class StreamApp:
         self.topics: dict[str, Topic] = {}
         self.broker: Broker = self._kafka() if broker is None else broker
         self._runtime: Runtime | None = None
-        self._stop = threading.Event()
+        # Not an Event: a signal handler runs in the midst of whatever the main thread does, also of waiting for one.
+        self._asked: SimpleQueue[None] = SimpleQueue()
         self._lock = threading.Lock()
 
     def topic(self, name: str, consumer: type[Consumer], **options: Any) -> None:
@@ -124,7 +126,7 @@ class StreamApp:
 
     def stop(self, grace: float | None = None) -> None:
         """Finish what runs, hand back what waits, commit and leave; once or often."""
-        self._stop.set()
+        self._asked.put(None)
         with self._lock:
             runtime = self._runtime
             if runtime is not None and not runtime.stopped:
@@ -135,13 +137,13 @@ class StreamApp:
         with _Signals(self.shut_down):
             self.start()
             try:
-                self._stop.wait()
+                self._asked.get()
             finally:
                 self.stop()
 
     def shut_down(self) -> None:
-        """Have `run` return; from any thread."""
-        self._stop.set()
+        """Have `run` return; from any thread, and from signal handlers."""
+        self._asked.put(None)
 
     def __enter__(self) -> Self:
         return self.start()
