@@ -493,12 +493,13 @@ def test_ticks_come_also_when_idle_and_eofed_after_the_last_record():
         )
         book.wait(lambda: sum(line[:3] == ("tick", "orders", 1) for line in book.lines) >= 3)
         book.wait_for("eofed", 2)
-    lines = [line[:3] for line in book.lines if line[0] in ("record", "eofed")]
-    assert (
-        max(i for i, line in enumerate(lines) if line == ("record", "orders", 1))
-        < lines.index(("eofed", 1))
-        or ("eofed", 1) in lines
-    )
+    for partition in (0, 1):
+        own = [
+            line[0]
+            for line in book.lines
+            if line[:3] == ("record", "orders", partition) or line == ("eofed", partition)
+        ]
+        assert own[:4] == ["record", "record", "record", "eofed"]
 
 
 def test_shutdown_runs_for_partitions_with_records_and_commits():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.errors import ConfigError, Misuse
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fairlead.streams.consumer import Consumer
     from fairlead.streams.jobs import Job
     from fairlead.streams.scheduler import StreamScheduler
+
+SLICE = 0.2  # seconds
 
 
 class StreamApp:
@@ -137,9 +139,17 @@ class StreamApp:
         with _Signals(self.shut_down):
             self.start()
             try:
-                self._asked.get()
+                self._wait()
             finally:
                 self.stop()
+
+    def _wait(self) -> None:
+        # In slices: a signal that comes right before the wait interrupts nothing, and is handled only after it.
+        while True:
+            try:
+                return self._asked.get(timeout=SLICE)
+            except Empty:
+                continue
 
     def shut_down(self) -> None:
         """Have `run` return; from any thread, and from signal handlers."""
