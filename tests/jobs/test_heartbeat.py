@@ -42,7 +42,7 @@ def test_a_job_that_blocks_the_loop_does_not_cost_the_lease(leases, caplog):
         claimed = desk.claim(crew.workers["x"], "block", leases * lease)
         before = len(desk.beats)
         crew.dispatch([claimed])
-        (ending,) = await desk.ended(claimed)
+        (ending,) = await desk.ended(claimed, timeout=20 + leases * lease)
         assert ending.state == "completed"
         assert len(desk.beats) - before >= leases  # three in each, on a machine that has time
         gaps = [late - early for early, late in zip(desk.beats, desk.beats[1:], strict=False)]

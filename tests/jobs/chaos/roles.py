@@ -37,12 +37,12 @@ def play(role: str, settings: dict[str, Any]) -> int:
         for executor, count in slots.items():
             words += ["--executor", executor, "--slots", str(count)]
         sys.argv = ["fairlead", *words]
-        code = 2
+        code = 1
         for _ in range(
             200
-        ):  # it leaves if the database is away when it starts; its supervisor starts it again
+        ):  # it leaves with 1 if the database is away; its supervisor starts it again
             code = main(words) or 0
-            if code != 2:
+            if code != 1:
                 break
             app.ledger.write(NOTE, text="worker: started again")
             time.sleep(0.1)
