@@ -1,13 +1,17 @@
 """Workflows of other people, recorded in WfFormat, as DAGs of ours; the traces stay where they are."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairlead.jobs.graph import Dag
 from fairlead.jobs.registry import Task
 
-FOLDER = Path("/work/shared/traces/dags")
+# Beside the project; who has them elsewhere says where.
+FOLDER = Path(
+    os.environ.get("FAIRLEAD_TRACES") or Path(__file__).parents[3] / "shared" / "traces" / "dags"
+)
 TRACES = sorted(FOLDER.glob("*.json")) if FOLDER.is_dir() else []
 
 
