@@ -265,7 +265,11 @@ class FairQueue(Sharers):
                 heappush(self._groups.setdefault(scope, []), (flow.start, flow.number, flow))
         woken, flow.woken = flow.woken, []
         for scope in woken:
-            if scope not in refused:
+            if scope in refused:
+                continue
+            if self._stopped:  # nobody was asked after all: the wake stays with the flow it was for
+                flow.woken.append(scope)
+            else:
                 self.open(scope, now)
         refused.clear()
 
