@@ -215,9 +215,11 @@ def terminating(url: str, every: float) -> Harm:
 
 
 async def test_sessions_ended_again_and_again_lose_nothing(server: Postgres):
-    url = await prepared(server)
-    troubles = await storm(server, url, terminating(server.url, 0.05), runs=4 * STORM, deep=12)
-    assert troubles, "it was too quick to be harmed"
+    # A quick machine is through between two blows: the storm goes on until it has struck some work.
+    troubles = 0
+    while troubles < 3 * STORM:
+        url = await prepared(server)
+        troubles += await storm(server, url, terminating(server.url, 0.02), runs=4, deep=12)
 
 
 async def test_sessions_behind_a_pooler_ended_again_and_again_lose_nothing(server: Postgres):
