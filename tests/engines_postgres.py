@@ -222,7 +222,7 @@ class Postgres:
             return False
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop it: `smart` waits for sessions, `fast` ends them, `immediate` is like a crash."""
+        """Stop it: `smart` waits for sessions, `fast` ends them, `immediate` is like a crash; at last kill it."""
         self._end(
             {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}[mode]
         )
@@ -232,11 +232,7 @@ class Postgres:
         process = self._process
         if process is None:
             return
-        children = _children(process.pid)
-        process.kill()
-        for child in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+        _kill_all(process)
         self._end(None)
         (self.data / "postmaster.pid").unlink(missing_ok=True)
 
@@ -259,7 +255,13 @@ class Postgres:
         if process is not None:
             if number is not None:
                 process.send_signal(number)
-            process.wait(timeout=60)
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                # A session that dies as the postmaster shuts down can keep it waiting; an operator loses patience too.
+                _kill_all(process)
+                process.wait(timeout=20)
+                (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def close(self) -> None:
         """Kill it and clean up."""
@@ -269,6 +271,14 @@ class Postgres:
     def execute(self, sql: str, database: str = "postgres") -> None:
         """Run statements, each in its own transaction, from code that has no loop."""
         asyncio.run(_execute(self.url_of(database), sql))
+
+
+def _kill_all(process: subprocess.Popen[bytes]) -> None:
+    children = _children(process.pid)
+    process.kill()
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 def _children(pid: int) -> list[int]:
