@@ -1,0 +1,107 @@
+"""A simulation that is over, written down: one row for each arrival, and the sums."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from fairlead.core.ticket import EVICTED, EXPIRED, QueueLimit, State
+from fairlead.sim.result import Result, Row, usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairlead.sim.result import Arrival
+    from fairlead.sim.run import Run
+
+ENDS = ("done", "refused", "expired", "evicted", "withdrawn", "waiting", "running")
+
+
+def written(run: Run, policy: str, seed: int, scenario: str) -> Result:
+    """Write everything down."""
+    rows = []
+    step = run.site.first_step
+    names = {state: state.value for state in State}
+    promoted = started = late = 0
+    states = dict.fromkeys(ENDS, 0)
+    for arrival, ticket in zip(run.arrivals, run.tickets, strict=True):
+        if ticket is None:  # it had not asked when time ran out
+            rows.append(_unasked(arrival))
+            states["waiting"] += 1
+            late += arrival.deadline is not None
+            continue
+        state, began, ended = ticket.state, ticket.started_at, ticket.ended_at
+        said = names[state]
+        if state is EXPIRED and began < inf:
+            said = "done" if ended < inf else "running"
+        rose = ticket.promoted or (began < inf and began - ticket.asked >= step)
+        promoted += rose
+        reason, deadline = ticket.reason, arrival[7]
+        states[said] += 1
+        started += began < inf
+        if deadline is not None and (said != "done" or ended > deadline):
+            late += 1
+        rows.append(
+            Row(
+                ticket.asked,
+                began if began < inf else None,
+                ended if ended < inf else None,
+                said,
+                arrival[2],
+                arrival[3],
+                arrival[4],
+                ticket.cost,
+                arrival[1],
+                deadline,
+                rose,
+                ticket.evictions + (state is EVICTED),
+                arrival[9],
+                arrival[5],
+                arrival[11],
+                arrival[12],
+                None if reason is None else _said(reason),
+            )
+        )
+    totals = {"arrived": len(rows)} | states
+    totals |= {
+        "started": started,
+        "promoted": promoted,
+        "preempted": run.preemptions,
+        "retried": run.retries,
+        "late": late,
+    }
+    horizon = run.now
+    used = usage(_stretches(run, rows, horizon), horizon)
+    weighs = run.site.weighs
+    return Result(policy, seed, horizon, run.site.slots, rows, used, totals, scenario, weighs)
+
+
+def _stretches(run: Run, rows: list[Row], horizon: float) -> Iterable[tuple[float, float, float]]:
+    yield from run.lost
+    weighs = run.site.weighs
+    for row in rows:
+        if row.started is not None and row.state != "evicted":
+            ended = horizon if row.ended is None else row.ended
+            yield row.started, ended, row.cost if weighs else 1.0
+
+
+def _said(reason: Any) -> str:
+    if isinstance(reason, QueueLimit):
+        return f"{reason.waiting} wait already, the limit is {reason.limit}"
+    return str(reason)
+
+
+def _unasked(arrival: Arrival) -> Row:
+    return Row(
+        arrival.at,
+        cls=arrival.cls,
+        tenant=arrival.tenant,
+        workload=arrival.workload,
+        cost=arrival.cost,
+        service=arrival.service,
+        deadline=arrival.deadline,
+        key=arrival.key,
+        priority=arrival.priority,
+        pool=arrival.pool,
+        dag=arrival.dag,
+    )
