@@ -281,7 +281,7 @@ def test_a_withheld_group_is_not_polled_and_other_groups_are():
         assert app.runtime.listeners["default"].polled_at == polled
         (held,) = app.statistics().withheld
         assert (held.topic, held.state) == ("orders", "locked")
-        assert "Withholding has held it" in app.explain(scheduler.held[0])
+        assert "locked by Withholding" in app.explain(scheduler.held[0])
         until(lambda: app.runtime.withheld_reports)
         scheduler.open = True
         wait_committed(broker, 56)

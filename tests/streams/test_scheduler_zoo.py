@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from fairlead.errors import StreamMisuse
-from fairlead.streams import Consumer, StreamScheduler
+from fairlead.streams import StreamScheduler
 from fairlead.streams.broker import Tp
 from fairlead.streams.jobs import Job, Kind
 from fairlead.streams.queue import JobsQueue
@@ -400,36 +400,3 @@ def test_finished_is_set_before_manage_runs_for_it_and_manage_runs_for_each():
         scheduler = scheduler_of(app)
         until(lambda: len(scheduler.seen) >= 10)
         assert all(seen >= number for number, seen in enumerate(scheduler.seen, 1))
-
-
-class Counting(Consumer):
-    def consume(self, messages):
-        pass
-
-
-def test_a_scheduler_that_always_raises_leaves_the_others_their_throughput():
-    class AlwaysRaises(AsTheyCome):
-        def misbehave(self, job):
-            raise RuntimeError("never")
-
-    def seconds(scheduler) -> float:
-        broker = filled({"orders": 2, "reports": 2}, 4000)
-        app = app_on(broker, scheduler=scheduler, commit_interval="5ms")
-        app.topic("orders", Counting, subscription_group="bad", batch_size=50)
-        app.topic("reports", Counting, subscription_group="good", batch_size=50)
-        since = time.monotonic()
-        with running(app):
-            done = {Tp("reports", 0): 4000, Tp("reports", 1): 4000}
-            assert broker.wait_for(
-                lambda: {tp: at for tp, at in broker.offsets("g").items() if tp in done} == done
-            )
-            return time.monotonic() - since
-
-    logging.getLogger("fairlead.streams").disabled = True
-    try:
-        best = min(seconds(AlwaysRaises) for _ in range(3))
-        alone = min(seconds(AsTheyCome) for _ in range(3))
-    finally:
-        logging.getLogger("fairlead.streams").disabled = False
-    # The good group has no more to share with the bad one; it is to be no slower (the machine may be).
-    assert best < 1.5 * alone + 0.1

@@ -127,6 +127,11 @@ def test_a_consumer_is_a_class_with_consume(consumer):
         StreamApp(**GOOD).topic("orders", consumer)
 
 
+def test_a_topic_is_named_and_not_matched():
+    with pytest.raises(ConfigError, match="is a pattern"):
+        StreamApp(**GOOD).topic("^orders.*", Orders)
+
+
 def test_a_topic_is_given_once():
     app = StreamApp(**GOOD)
     app.topic("orders", Orders)

@@ -7,9 +7,13 @@ import threading
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
+from fairlead.core import Gate
 from fairlead.errors import ConfigError, Misuse
+from fairlead.streams.explaining import explain_job, explain_partition
+from fairlead.streams.jobs import Job
 from fairlead.streams.runtime import Runtime
 from fairlead.streams.settings import AppSettings, Topic, read_app, read_topic
+from fairlead.streams.snapshots import snapshot_of
 from fairlead.streams.statistics import Statistics, statistics_of
 
 if TYPE_CHECKING:
@@ -17,9 +21,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from fairlead.core import Capacity, Policy
+    from fairlead.runtime import MakeGate
     from fairlead.streams.broker import Broker
     from fairlead.streams.consumer import Consumer
-    from fairlead.streams.jobs import Job
     from fairlead.streams.scheduler import StreamScheduler
 
 SLICE = 0.2  # seconds
@@ -73,6 +77,7 @@ class StreamApp:
         )
         self.topics: dict[str, Topic] = {}
         self.broker: Broker = self._kafka() if broker is None else broker
+        self.make_gate: MakeGate = Gate  # of the built-in scheduler; another one watches it
         self._runtime: Runtime | None = None
         # Not an Event: a signal handler runs in the midst of whatever the main thread does, also of waiting for one.
         self._asked: SimpleQueue[None] = SimpleQueue()
@@ -107,6 +112,11 @@ class StreamApp:
         return KafkaBroker(self.settings.bootstrap_servers or "", kafka=self.settings.kafka)
 
     @property
+    def started(self) -> Runtime | None:
+        """What runs, or ran; None before `start`."""
+        return self._runtime
+
+    @property
     def runtime(self) -> Runtime:
         """What runs; there is none before `start`."""
         if self._runtime is None:
@@ -122,7 +132,9 @@ class StreamApp:
                 raise ConfigError(
                     "the app has no topic; add one with app.topic(name, ConsumerClass)"
                 )
-            self._runtime = Runtime(self.settings, list(self.topics.values()), self.broker)
+            self._runtime = Runtime(
+                self.settings, list(self.topics.values()), self.broker, self.make_gate
+            )
             self._runtime.start()
         return self
 
@@ -152,7 +164,10 @@ class StreamApp:
                 continue
 
     def shut_down(self) -> None:
-        """Have `run` return; from any thread, and from signal handlers."""
+        """Have `run` return, from any thread and from signal handlers; asked again, without waiting for what runs."""
+        runtime = self._runtime
+        if runtime is not None and runtime.stopped:
+            runtime.hurry()
         self._asked.put(None)
 
     def __enter__(self) -> Self:
@@ -165,9 +180,29 @@ class StreamApp:
         """Tell the figures of this moment: what metrics and `fairlead streams top` show."""
         return statistics_of(self.runtime)
 
-    def explain(self, job: Job) -> str:
-        """Say why a job has not started."""
-        return self.runtime.explain(job)
+    def snapshot(self) -> dict[str, Any]:
+        """Tell everything of this moment as JSON would have it, also when the app does not run: assignment, lag, what
+        is withheld and why.
+        """
+        return snapshot_of(self)
+
+    def explain(self, job: Job | str, partition: int | None = None) -> str:
+        """Say in sentences why a job waits, or the partition of a topic: `explain(job)`, `explain("orders", 3)`."""
+        if isinstance(job, Job):
+            return explain_job(self.runtime, job)
+        if not isinstance(partition, int):
+            raise ConfigError("explain needs a job, or a topic and the number of a partition")
+        return explain_partition(self.runtime, job, partition)
+
+    @property
+    def state(self) -> str:
+        """Say in one word: new, running, stopping or stopped."""
+        runtime = self._runtime
+        if runtime is None:
+            return "new"
+        if not runtime.stopped:
+            return "running"
+        return "stopped" if runtime.ended else "stopping"
 
 
 class _Signals:

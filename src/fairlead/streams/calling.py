@@ -5,6 +5,8 @@
 - Any other method raises: it is logged, and the jobs it was given are pushed in order, as the default would have done.
 - A call takes over `SLOW` seconds: it is warned of.  One that does not return is warned of by `overdue`, which the
   app's watch calls; meanwhile the others find the scheduler's lock taken, go on without it, and try again.
+- A call hangs for over `HUNG` seconds: new batches of other groups go straight into the queue, in the order in which
+  they come, until it returns.  What the scheduler was given before stays with it.
 
 After a job has finished, `manage` is called for it by the *steward*, a thread of its own: workers and the loop of
 the coroutines are never at the mercy of a scheduler.  The built-in one is quick, and called directly.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from bisect import bisect_left
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -33,7 +36,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("fairlead.streams")
 
 SLOW = 0.1  # seconds
+HUNG = 5.0  # seconds
 QUIET = 10.0  # seconds between two warnings of one kind
+BOUNDS = (0.00001, 0.0001, 0.001, 0.01, 0.1, 1.0)  # seconds, of the histograms
+
+
+class Timing:
+    """How long the calls of one method took: a count per bound of `BOUNDS`, and one beyond."""
+
+    __slots__ = ("counts", "seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.seconds = 0.0
+
+    def add(self, took: float) -> None:
+        """Count a call."""
+        self.counts[bisect_left(BOUNDS, took)] += 1
+        self.seconds += took
 
 
 class SchedulerCalls:
@@ -42,6 +62,7 @@ class SchedulerCalls:
     def __init__(self, scheduler: StreamScheduler, queue: JobsQueue, reset: Reset) -> None:
         self.scheduler = scheduler
         self.name = type(scheduler).__name__
+        self.timings: dict[str, Timing] = {}
         self.seconds = 0.0
         self.calls = 0
         self.slowest = 0.0
@@ -49,16 +70,19 @@ class SchedulerCalls:
         self.raised = 0
         self._queue = queue
         self._reset = reset
+        self._bypassed = False  # it hangs: batches go round it
         self._current: dict[int, tuple[str, float]] = {}
         self._warned: dict[str, float] = {}
 
     def consumption(self, group_id: str, jobs: Sequence[Job]) -> bool:
         """Give new batches to the scheduler; False if it could not be asked now."""
+        if self._bypassed and self._go_round(jobs):
+            return True
         try:
             self._call("schedule_consumption", jobs)
         except SchedulerStuck as stuck:
             self._warn("stuck", str(stuck))
-            return False
+            return self._go_round(jobs)
         except BaseException as error:
             self._blame("schedule_consumption", error)
             self._queue.clear(group_id)  # at once, lest another call of it pushes one of them
@@ -75,11 +99,27 @@ class SchedulerCalls:
             self._blame(f"schedule_{kind}", error)
         else:
             return
+        self._push(jobs)
+
+    def _push(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             try:
                 self._queue.release(job) if job.locked else self._queue.push(job)
             except StreamMisuse:
                 pass  # it was pushed before the scheduler failed, or cleared
+
+    def _go_round(self, jobs: Sequence[Job]) -> bool:
+        """Push batches without the scheduler, if a call of it hangs."""
+        limit = time.perf_counter() - HUNG
+        hung = [method for method, since in list(self._current.values()) if since < limit]
+        self._bypassed = bool(hung)
+        if hung:
+            self._warn(
+                "hung",
+                f"{self.name}.{hung[0]} hangs: until it returns, new batches are run in the order in which they come",
+            )
+            self._push(jobs)
+        return self._bypassed
 
     def manage(self, group_id: str) -> bool:
         """Have the scheduler look again; False if it could not be asked now."""
@@ -115,6 +155,10 @@ class SchedulerCalls:
         finally:
             del self._current[me]
             took = time.perf_counter() - since
+            timing = self.timings.get(method)
+            if timing is None:
+                timing = self.timings.setdefault(method, Timing())
+            timing.add(took)
             self.calls += 1
             self.seconds += took
             if took > self.slowest:
@@ -135,6 +179,13 @@ class SchedulerCalls:
         if now - self._warned.get(kind, -QUIET) >= QUIET:
             self._warned[kind] = now
             log.warning("%s", text)
+
+    def hanging(self) -> tuple[str, float] | None:
+        """Tell the call that has not returned for longest, and for how many seconds; None if all are quick."""
+        now = time.perf_counter()
+        late = [(now - since, method) for method, since in list(self._current.values())]
+        age, method = max(late, default=(0.0, ""))
+        return (method, age) if age > SLOW else None
 
     def overdue(self) -> None:
         """Warn of calls that have not returned."""

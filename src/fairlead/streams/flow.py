@@ -88,6 +88,17 @@ class Flow:
             self._watched[holding] = None
         return True
 
+    def narrow(self, wanted: int) -> bool:
+        """Say whether so few partitions have records that more should be read before any is run.
+
+        A client hands out long runs of one partition.  Where nothing is read while something runs, what was read
+        from one partition alone would keep one worker busy and the others idle.
+        """
+        if not wanted or self._heavy:
+            return False
+        open_ones = [one.partition for one in self._holdings.values() if not one.paused]
+        return sum(bool(one.buffered) for one in open_ones) < min(wanted, len(open_ones))
+
     def _hungry(self) -> bool:
         return any(
             not holding.paused and holding.partition.buffered <= self.low(holding)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from fairlead.core import Capacity, Policy
+    from fairlead.runtime import MakeGate
     from fairlead.streams.jobs import Job
     from fairlead.streams.queue import JobsQueue
 
@@ -56,6 +57,9 @@ class BatchTicket(Ticket):
         self.partition = job.partition
         self.scheduler = scheduler
 
+    def __repr__(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
     def told(self) -> None:
         """Carry out what the gate has decided since."""
         self.scheduler.decided(self)
@@ -74,8 +78,10 @@ class GateScheduler(StreamScheduler):
         policy: Policy | None = None,
         capacity: Capacity | None = None,
         weights: Mapping[str, float] | None = None,
+        gate: MakeGate = Gate,
     ) -> None:
         super().__init__(queue)
+        self._make_gate = gate
         self.inline = policy is None
         joined = self._join(capacity, policy, weights or {})
         if policy is None:
@@ -86,10 +92,10 @@ class GateScheduler(StreamScheduler):
 
     def _own(self, capacity: Capacity | None, policy: Policy) -> ThreadGate:
         if capacity is None:
-            return ThreadGate(Gate(policy, Slots(self.concurrency, name="workers")))
+            return ThreadGate(self._make_gate(policy, Slots(self.concurrency, name="workers")))
         workers = AppWorkers()
         workers.admit_app(self, self.concurrency)
-        gate = ThreadGate(Gate(policy, Both(workers, capacity)))
+        gate = ThreadGate(self._make_gate(policy, Both(workers, capacity)))
         capacity.gated = True
         capacity.thread_gate = gate
         return gate
@@ -222,4 +228,9 @@ class GateScheduler(StreamScheduler):
         if job.ticket is None:
             return super().explain(job, now)
         with self.gate.lock:
-            return self.gate.gate.explain(job.ticket, now).text
+            gate = self.gate.gate
+            text = gate.explain(job.ticket, now).text
+            head = gate.policy.head(now) if job.ticket.state is WAITING else None
+        if head is None or head is job.ticket:
+            return text if head is None else f"{text}; it is the next to start"
+        return f"{text}; it is behind {head!r}, the next to start"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from fairlead.streams.jobs import Job, Kind
@@ -36,6 +37,8 @@ class Holding:
         "_making",
         "_sharing",
         "committed",
+        "end",
+        "end_at",
         "eof",
         "full",
         "had_records",
@@ -44,8 +47,10 @@ class Holding:
         "partition",
         "paused",
         "size",
+        "start",
         "topic",
         "tp",
+        "trouble",
     )
 
     def __init__(
@@ -59,8 +64,12 @@ class Holding:
         self.full = False  # paused because too many of its records wait
         self.eof = False  # the end was reached, and nobody has been told yet
         self.had_records = False
+        self.trouble = ""  # what its consumer raised last
         self.size = 0  # bytes of one of its records, about
         self.committed: int | None = None  # as far as this holding has committed
+        self.start: int | None = None  # where it began to read
+        self.end: int | None = None  # of the partition, when the broker last said so
+        self.end_at = -inf  # when that was
         how: dict[str, Any] = {
             "batch_size": topic.batch_size,
             "max_retries": topic.max_retries,
@@ -91,6 +100,19 @@ class Holding:
                     made._holding = self
                     self._consumer = made
         return self._consumer
+
+    def note_end(self, end: int, at: float | None) -> None:
+        """Remember where the partition ends; `at` is None if that may have been true long ago."""
+        if self.end is None or end > self.end or at is not None:
+            self.end = end
+            self.end_at = self.end_at if at is None else at
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets before the end nothing is done yet, as far as is known."""
+        done = self.partition.position
+        done = self.start if done is None else done
+        return None if done is None or self.end is None else max(0, self.end - done)
 
     # Turns: called by the queue, under its lock
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fairlead.streams")
 
+LONGEST_TROUBLE = 200  # characters
+
 
 class Intake:
     """The records of one listener on their way to the scheduler."""
@@ -91,11 +93,16 @@ class Intake:
         holding, taken = job.holding, job.taken
         if job.skipped or taken is None:
             return
+        counts = self._counts.topics[job.topic]
+        took = 0.0 if job.started_at is None else time.monotonic() - job.started_at
         with self.lock:
+            counts.calls += 1
+            counts.seconds += took
             if holding.lost:
                 return
             partition = holding.partition
             if error is None:
+                counts.consumed += len(taken.messages)
                 partition.finish(taken)
                 self.dirty[holding] = None
             else:
@@ -109,14 +116,16 @@ class Intake:
         self, holding: Holding, partition: Partition, job: Job, error: BaseException
     ) -> None:
         now = time.monotonic()
-        self._counts.failures += 1
+        counts = self._counts.topics[job.topic]
+        counts.failures += 1
+        holding.trouble = f"{type(error).__name__}: {error}"[:LONGEST_TROUBLE]
         message = partition.fail(job.taken, now)  # type: ignore[arg-type]
         self._flow.watch(holding)
         if message is not None:
             self._burials.add(holding, message, error)
             what = "goes to the dead-letter topic"
         else:
-            self._counts.retries += 1
+            counts.retries += 1
             self._retry_at[holding] = at = partition.rests_until()
             what = f"is tried again in {max(0.0, at - now):.3g} s"
         log.warning(
@@ -140,10 +149,12 @@ class Intake:
             if not isinstance(event, Batch):
                 holding.eof = True
             else:
+                if not holding.had_records:
+                    holding.start = event.first
                 holding.had_records = True
                 holding.eof = False
                 holding.partition.deliver(event)
-                self._counts.records += len(event)
+                self._counts.topics[holding.topic.name].records += len(event)
                 self._flow.delivered(holding, event)
         self._touched.append(holding)
 
@@ -249,7 +260,7 @@ class Intake:
             for holding, message in self._burials.settled(now):
                 if not holding.lost:
                     holding.partition.bury(message)
-                    self._counts.dead_letters += 1
+                    self._counts.topics[holding.topic.name].dead_letters += 1
                     self.dirty[holding] = None
                     self._touched.append(holding)
                     jobs.append(Job(Kind.IDLE, holding))

@@ -40,7 +40,7 @@ from fairlead.streams.flow import BATCHES, Flow
 from fairlead.streams.holdings import Holding
 from fairlead.streams.intake import Intake
 from fairlead.streams.jobs import Job, Kind
-from fairlead.streams.statistics import Counts
+from fairlead.streams.statistics import Counts, TopicCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,6 +55,8 @@ SLICE = 0.05  # seconds of one poll
 LEAST, MOST = 100, 2000  # records of one poll
 QUIET = 5.0  # seconds between two complaints about the broker
 CALM = 30.0  # seconds without trouble after which resets are quick again
+SELDOM = 30.0  # seconds between two resets at most: each is a rebalance, and disturbs the whole Kafka group
+ENDS = 1.0  # seconds between two looks at where partitions end
 
 
 class Listener(threading.Thread):
@@ -65,7 +67,7 @@ class Listener(threading.Thread):
         self.group_id = group_id
         self.topics = {topic.name: topic for topic in topics}
         self.holdings: dict[Tp, Holding] = {}
-        self.counts = Counts()
+        self.counts = Counts({topic.name: TopicCounts() for topic in topics})
         self.polled_at = time.monotonic()
         self.beat_at = self.polled_at  # when the loop last went round
         self._runtime = runtime
@@ -84,8 +86,13 @@ class Listener(threading.Thread):
         self._reset_count = 0
         self._draining = False
         self._close_by: float | None = None
+        self._leaving = (
+            False  # shutdown jobs were given: nobody needs to hear that its partition has gone
+        )
+        self._farewells: list[Job] = []
         self._tick_at = self.polled_at + self._settings.tick_interval
         self._commit_at = self.polled_at + self._settings.commit_interval
+        self._ends_at = -inf
         self._client: Client | None = None
         self._complained_at = -inf
         self._late = False  # a job that should be quick is not
@@ -94,6 +101,11 @@ class Listener(threading.Thread):
         self.closed = False
 
     # Called by others
+
+    @property
+    def connected(self) -> bool:
+        """Say whether there is a client: there is none between a reset and the next attempt."""
+        return self._client is not None
 
     def wake(self) -> None:
         """Have a sleeping listener look again."""
@@ -133,7 +145,9 @@ class Listener(threading.Thread):
             self._start_anew(self._reset_for)
             return
         if self._client is None and self._draining:
-            self.closed = self._close_by is not None  # to join in order to leave would help nobody
+            # To join in order to leave would help nobody.
+            by, told = self._close_by, all(job.finished for job in self._farewells)
+            self.closed = by is not None and (told or now >= by)
             self._wake.wait(SLICE)
             return
         if self._client is None:
@@ -147,9 +161,7 @@ class Listener(threading.Thread):
         self._flow.reconcile(client, now, stop=self._draining)
         if may_poll:
             self.polled_at = now
-            for event in client.poll(pause, self.most):
-                if not self._draining:
-                    self.intake.deliver(event)
+            self._read(client, pause)
             now = time.monotonic()
             self._flow.reconcile(client, now, stop=self._draining)
         else:
@@ -164,6 +176,17 @@ class Listener(threading.Thread):
         if now >= self._commit_at:
             self._commit_at = now + self._settings.commit_interval
             self._commit(client, self._dirty_holdings())
+        if now >= self._ends_at:
+            self._ends_at = now + ENDS
+            self._note_ends(client, now)
+
+    def _read(self, client: Client, pause: float) -> None:
+        wanted = 0 if self._runtime.calls.scheduler.buffered else self._settings.concurrency
+        events = client.poll(pause, self.most)
+        while events and not self._draining:
+            for event in events:
+                self.intake.deliver(event)
+            events = client.poll(0.0, self.most) if self._flow.narrow(wanted) else []
 
     def _until_due(self, now: float) -> float:
         """Tell how long there is nothing to do but to read."""
@@ -251,6 +274,17 @@ class Listener(threading.Thread):
                     self.intake.dirty.pop(one, None)
         return True
 
+    def _note_ends(self, client: Client, now: float) -> None:
+        """Remember where partitions end, as the latest fetches said; of what is not read, that is old news."""
+        read = now - self.polled_at < ENDS
+        try:
+            ends = client.ends(list(self.holdings))
+        except BrokerFault:
+            return  # whoever reads or commits will hear of it
+        for tp, end in ends.items():
+            if (holding := self.holdings.get(tp)) is not None:
+                holding.note_end(end, now if read and not holding.paused else None)
+
     # Membership: called by the client, inside `poll` and `close`
 
     def _connect(self) -> Client:
@@ -302,10 +336,9 @@ class Listener(threading.Thread):
                 self.intake.forget(holding)
             self._flow.resize()
         self._runtime.note_assignments()
-        if self._close_by is None:
-            self.intake.hand_over(
-                Kind.REVOCATION, [Job(Kind.REVOCATION, one) for one in going if one.had_records]
-            )
+        if not self._leaving:
+            self._farewells = [Job(Kind.REVOCATION, one) for one in going if one.had_records]
+            self.intake.hand_over(Kind.REVOCATION, self._farewells)
 
     # Recovery and shutdown
 
@@ -332,12 +365,13 @@ class Listener(threading.Thread):
                 client.close()
             except BrokerFault as fault:
                 log.warning("%s: %s", self.group_id, fault)
-        until = now + min(10.0, 0.05 * 2.0 ** min(self._reset_count, 20))
+        until = now + min(SELDOM, 0.05 * 2.0 ** min(self._reset_count, 20))
         while (left := until - time.monotonic()) > 0 and not self._draining:
             self._rest(left)
         self._reset_at = time.monotonic()
 
     def _close(self, client: Client, by: float) -> None:
+        self._leaving = True
         jobs = [Job(Kind.SHUTDOWN, one) for one in self.holdings.values() if one.had_records]
         self.intake.hand_over(Kind.SHUTDOWN, jobs)
         while not all(job.finished for job in jobs) and time.monotonic() < by:

@@ -141,6 +141,16 @@ class Partition:
         return now < self._lane.until or self._lane.burying is not None
 
     @property
+    def burying(self) -> int:
+        """How many records wait for the broker to have their dead letter."""
+        return int(self._lane.burying is not None)
+
+    @property
+    def failures(self) -> int:
+        """How often what rests has failed."""
+        return self._lane.failures
+
+    @property
     def at_rest(self) -> bool:
         """Say that nothing waits, runs, or is to be buried."""
         return not (self.buffered or self.calls or self._lane.burying is not None)
@@ -272,6 +282,14 @@ class KeyedPartition(Partition):
 
     def resting(self, now: float) -> bool:
         return bool(self._burials) or any(lane.until > now for lane in self._resting)
+
+    @property
+    def burying(self) -> int:
+        return len(self._burials)
+
+    @property
+    def failures(self) -> int:
+        return max((lane.failures for lane in self._resting), default=0)
 
     @property
     def at_rest(self) -> bool:

@@ -253,6 +253,12 @@ class JobsQueue:
         with self._lock:
             return self._idle.wait_for(lambda: not self._running, max(0.0, timeout))
 
+    def before(self, job: Job) -> int | None:
+        """Count the jobs that are queued before one; None if it stands aside for another of its partition."""
+        with self._lock:
+            ready = list(self._ready)
+        return ready.index(job) if job in ready else None
+
     def running(self) -> list[Job]:
         """Tell what runs now, oldest first."""
         with self._lock:

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from fairlead.core import Gate
 from fairlead.errors import FairleadError, SchedulerFailed
 from fairlead.streams.calling import SchedulerCalls, Steward, after
 from fairlead.streams.gating import GateScheduler
@@ -22,6 +23,7 @@ from fairlead.streams.workers import Workers
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from fairlead.runtime import MakeGate
     from fairlead.streams.broker import Broker, Outbox
     from fairlead.streams.scheduler import StreamScheduler
     from fairlead.streams.settings import AppSettings, Topic
@@ -30,6 +32,7 @@ log = logging.getLogger("fairlead.streams")
 
 JOINING = 5.0  # seconds for all listeners to join
 WATCH = 1.0  # seconds between two looks for what is stuck
+HURRY = 0.2  # seconds until a second signal is heeded
 LAST = 1.0  # seconds beyond the grace for threads to end
 
 
@@ -40,15 +43,23 @@ class Assignments(dict[str, tuple[int, ...]]):
 class Runtime:
     """Everything that runs while an app does."""
 
-    def __init__(self, settings: AppSettings, topics: Sequence[Topic], broker: Broker) -> None:
+    def __init__(
+        self,
+        settings: AppSettings,
+        topics: Sequence[Topic],
+        broker: Broker,
+        make_gate: MakeGate = Gate,
+    ) -> None:
+        self._make_gate = make_gate
         self.settings = settings
         self.broker = broker
         self.assignments = Assignments()
         self.withheld_reports = 0
         self.stopped = False
-        self._topics = {topic.name: topic for topic in topics}
+        self._stop_by = 0.0
+        self.begun_at = 0.0
+        self.topics = {topic.name: topic for topic in topics}
         self._outbox: Outbox | None = None
-        self._started_at = 0.0
         self._settled = False
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -75,7 +86,8 @@ class Runtime:
                 self.queue,
                 policy=self.settings.policy,
                 capacity=self.settings.capacity,
-                weights={topic.name: topic.weight for topic in self._topics.values()},
+                weights={topic.name: topic.weight for topic in self.topics.values()},
+                gate=self._make_gate,
             )
         try:
             return chosen(self.queue)
@@ -86,10 +98,15 @@ class Runtime:
 
     def start(self) -> None:
         """Begin to listen."""
-        self._started_at = time.monotonic()
+        self.begun_at = time.monotonic()
         for listener in self.listeners.values():
             listener.start()
         self._watch.start()
+
+    @property
+    def ended(self) -> bool:
+        """Say whether `stop` has done all but wait for the last threads."""
+        return self._ended.is_set()
 
     # Called by listeners, workers and the queue
 
@@ -111,7 +128,7 @@ class Runtime:
                 len(self.listeners) == 1
                 or self.calls.scheduler.buffered
                 or all(listener.joined for listener in self.listeners.values())
-                or time.monotonic() > self._started_at + JOINING
+                or time.monotonic() > self.begun_at + JOINING
             )
         return self._settled
 
@@ -179,28 +196,30 @@ class Runtime:
             if since is not None:
                 yield job, since
 
-    def explain(self, job: Job) -> str:
-        """Say why a job has not started, or where it stands."""
-        now = time.monotonic()
-        if job.state not in ("given", "locked"):
-            return f"it is {job.state}"
-        return self.calls.scheduler.explain(job, now)
-
     # The end
+
+    def hurry(self) -> None:
+        """Have `stop` wait no longer for what runs; also from signal handlers."""
+        self._stop_by = 0.0
 
     def stop(self, grace: float) -> None:
         """Finish what runs, hand back what waits, commit and leave, within the grace."""
+        begun = time.monotonic()
+        self._stop_by = begun + grace
         self.stopped = True
-        by = time.monotonic() + grace
         self.queue.stop()
         for listener in self.listeners.values():
             listener.drain()
-        if not self.queue.drain(by - time.monotonic()):
-            log.warning(
-                "after the grace of %g s these still run, and are left to the next owner: %s",
-                grace,
-                self.queue.running(),
-            )
+        # In slices, for `hurry` may move the end.
+        while not self.queue.drain(min(HURRY, self._stop_by - time.monotonic())):
+            if time.monotonic() >= self._stop_by:
+                log.warning(
+                    "after a grace of %.3g s these still run, and are left to the next owner: %s",
+                    time.monotonic() - begun,
+                    self.queue.running(),
+                )
+                break
+        by = self._stop_by
         for listener in self.listeners.values():
             listener.finish(by)
         for listener in self.listeners.values():

@@ -163,7 +163,7 @@ class StreamScheduler:
 
     def explain(self, job: Job, now: float) -> str:
         """Say why a job has not started."""
-        held = f"{type(self).__name__} has held it for {job.age(now):.1f} s"
+        name, age = type(self).__name__, job.age(now)
         if job.locked:
-            return f"{held}: it is locked"
-        return f"{held}, and has neither locked nor pushed it"
+            return f"locked by {name} for {age:.1f} s"
+        return f"{name} was given it {age:.1f} s ago, and has neither locked nor pushed it"

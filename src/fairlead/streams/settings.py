@@ -191,6 +191,10 @@ TOPIC_OPTIONS = (
 def read_topic(name: Any, consumer: Any, options: Mapping[str, Any]) -> Topic:
     """Check the options of `app.topic`."""
     name = text(name, "topic", '"orders"')
+    if name.startswith("^"):
+        raise ConfigError(
+            f"topic {name!r} is a pattern; name each topic, so that each has a consumer"
+        )
     refuse_unknown(options, TOPIC_OPTIONS, f"topic {name!r}")
     if not (inspect.isclass(consumer) and issubclass(consumer, Consumer)):
         raise ConfigError(

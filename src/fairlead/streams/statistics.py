@@ -13,17 +13,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Counts:
-    """What one listener has counted since it began."""
+class TopicCounts:
+    """What was counted of one topic; written under the listener's lock."""
 
-    records: int = 0
+    records: int = 0  # read
+    consumed: int = 0  # done: their call returned
+    calls: int = 0  # of `consume` that have ended, whichever way
+    seconds: float = 0.0  # that these calls took
     failures: int = 0
     retries: int = 0
     dead_letters: int = 0
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one listener has counted since it began."""
+
+    topics: dict[str, TopicCounts]
     commits: int = 0
     refused: int = 0
     rebalances: int = 0
     resets: int = 0
+
+    def total(self, name: str) -> int:
+        """Add up a count of all topics."""
+        return sum(getattr(one, name) for one in self.topics.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +51,10 @@ class PartitionFigures:
     buffered: int
     running: int
     paused: bool
+    end: int | None
+    """Where the partition ended when the broker last said so."""
+    lag: int | None
+    """How many offsets before `end` nothing is done yet; None while nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +64,7 @@ class GroupFigures:
     group_id: str
     partitions: tuple[PartitionFigures, ...]
     blocked: bool
+    """Whether work that waits or runs keeps it from being polled."""
     polled_ago: float
     records: int
     failures: int
@@ -110,7 +129,8 @@ def statistics_of(runtime: Runtime) -> Statistics:
             for job, since in runtime.withheld()
         ),
         groups={
-            name: _group(listener, queue.blocked(name), now)
+            # A scheduler that takes batches of later polls does not keep its groups from being polled.
+            name: _group(listener, queue.blocked(name) and not calls.scheduler.buffered, now)
             for name, listener in runtime.listeners.items()
         },
     )
@@ -127,6 +147,8 @@ def _group(listener: Listener, blocked: bool, now: float) -> GroupFigures:
                 one.partition.buffered,
                 one.partition.calls,
                 one.paused,
+                one.end,
+                one.lag,
             )
             for one in listener.holdings.values()
         )
@@ -135,10 +157,10 @@ def _group(listener: Listener, blocked: bool, now: float) -> GroupFigures:
         partitions,
         blocked,
         now - listener.polled_at,
-        listener.counts.records,
-        listener.counts.failures,
-        listener.counts.retries,
-        listener.counts.dead_letters,
+        listener.counts.total("records"),
+        listener.counts.total("failures"),
+        listener.counts.total("retries"),
+        listener.counts.total("dead_letters"),
         listener.counts.commits,
         listener.counts.refused,
         listener.counts.rebalances,
