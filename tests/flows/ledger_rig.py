@@ -9,7 +9,7 @@ from typing import Any
 
 from fairlead.capacities import LeasedSlots, LeasedTokens
 from fairlead.core import Capacity, Gate, Policy, State, Ticket
-from fairlead.flows.ledger import Ledger
+from fairlead.ledger.ledger import Ledger
 from fairlead.policies import FairQueue
 from fairlead.runtime import LoopGate
 

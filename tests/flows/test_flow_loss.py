@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.flows import FlowScheduler, SyncFlowScheduler, load
 from fairlead.flows.flow import Flow
-from fairlead.flows.ledger import RETRY
+from fairlead.ledger.ledger import RETRY
 from tests.engines import Valkey, external, valkey
 
 LONGEST = 0.25  # seconds that a decision may take in a loss

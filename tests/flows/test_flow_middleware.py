@@ -12,7 +12,7 @@ from fairlead.flows.ahead import Ahead
 from fairlead.flows.client import FlowClient
 from fairlead.flows.middleware import FlowMiddleware
 from fairlead.flows.scheduler import FlowScheduler
-from fairlead.flows.serving import HttpListener
+from fairlead.serving.listener import Listener
 from tests.flows.service_rig import ONE, serving, url
 from tests.gateway.rig import connected, run, until, within
 
@@ -68,7 +68,7 @@ class Application:
 
 @asynccontextmanager
 async def listening(app: Any) -> AsyncIterator[str]:
-    listener = HttpListener(app, "127.0.0.1:0")
+    listener = Listener(app, "127.0.0.1:0")
     await listener.begin()
     try:
         yield f"http://{listener.address}"

@@ -9,10 +9,10 @@ import schemathesis
 from hypothesis import settings
 
 from fairlead.flows.flow import Flow
-from fairlead.flows.http import LARGEST_BODY
 from fairlead.flows.scheduler import FlowScheduler
 from fairlead.flows.service import FlowService
 from fairlead.flows.table import FlowTable
+from fairlead.serving.http import LARGEST_BODY
 from tests.flows.service_rig import (
     JSON,
     active,

@@ -20,8 +20,8 @@ import redis.asyncio
 from fairlead.capacities import LeasedTokens
 from fairlead.core import State
 from fairlead.errors import ConfigError, Misuse
-from fairlead.flows.ledger import Ledger
-from fairlead.flows.link import Call, Fault, Link, Script
+from fairlead.ledger.ledger import Ledger
+from fairlead.ledger.link import Call, Fault, Link, Script
 from tests.engines import Valkey, external, valkey
 from tests.flows.ledger_rig import Node, quota_node, slots_node, until
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fairlead.capacities import LeasedSlots, LeasedTokens
-from fairlead.flows.ledger import Ledger
+from fairlead.ledger.ledger import Ledger
 from tests.engines import Proxy, Valkey, proxy, valkey
 from tests.flows.ledger_rig import Node, flow_of, quota_node, slots_node, until
 

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import uvloop
 
 from fairlead.gateway.loading import load
-from fairlead.gateway.serving import Gateway, Listener
+from fairlead.gateway.serving import Gateway, listener_of
 from fairlead.gateway.settings import Limits, Settings
+from fairlead.serving.listener import Listener
 
 PATIENCE = 10.0  # seconds for what should take milliseconds
 HEALTHY = {"health": "/health"}
@@ -356,7 +357,7 @@ async def fetch(url: str, *args: Any, **given: Any) -> tuple[Head, bytes]:
 async def listening(app: Any, limits: Limits | None = None) -> AsyncIterator[Listener]:
     """Serve an ASGI app as the gateway would."""
     settings = Settings(limits=limits or Limits())
-    listener = Listener(app, "127.0.0.1:0", lambda: settings)
+    listener = listener_of(app, "127.0.0.1:0", lambda: settings)
     listener.bind()
     await listener.begin()
     try:

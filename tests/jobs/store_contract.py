@@ -1195,6 +1195,34 @@ class StoreContract:
         assert [row.dag for row in await hand.store.runs(state=COMPLETED, tenant="a")] == [dags[0]]
         assert await hand.store.runs(state=FAILED) == []
 
+    async def test_runs_of_every_state_are_found_by_it(self, hand: Hand):
+        created, active, begun, paused, failed, cancelled = [
+            await hand.submit(nodes, tenant="a")
+            for nodes in (["x"], ["x"], CHAIN, ["x"], ["x", "y"], ["x"])
+        ]
+        await hand.claim(active, 0)
+        await hand.do(begun, 0)
+        await hand.store.pause(paused)
+        await hand.do(failed, 0, FAILED, error='{"type": "E"}')
+        await hand.do(failed, 1)
+        await hand.store.cancel(cancelled)
+        for state, dags in (
+            (CREATED, [created]),
+            (ACTIVE, [begun, active]),
+            (SUSPENDED, [paused]),
+            (FAILED, [failed]),
+            (CANCELLED, [cancelled]),
+        ):
+            for tenant in (None, "a"):
+                rows = await hand.store.runs(state=state, tenant=tenant)
+                assert [row.dag for row in rows] == dags, state
+                assert {row.state for row in rows} == {state}
+            assert await hand.store.runs(state=state, tenant="b") == []
+        (row,) = await hand.store.runs(state=FAILED)
+        assert (row.failed, row.jobs, row.left) == (1, 2, 0)
+        assert [job.node for job in await hand.store.jobs(failed, 1)] == [0]
+        assert len(await hand.store.jobs(failed)) == 2
+
     async def test_what_was_learned_is_kept(self, store: Store):
         await store.learn({"extract": (1.5, 10), "merge": (0.25, 1)})
         await store.learn({"extract": (2.5, 11)})

@@ -13,8 +13,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from fairlead.errors import StoreUnavailable
 from fairlead.jobs import Jobs
-from fairlead.jobs.api import STILL, JobsApi
-from fairlead.jobs.http import LARGEST_BODY
+from fairlead.jobs.api import LARGEST_BODY, STILL, JobsApi
 from tests.jobs.operations_rig import HELLO, JSON, PAIR, ask, database, go, small, until
 
 

@@ -594,6 +594,26 @@ def test_a_lock_that_is_never_given_back_is_told(tmp_path: Path, monkeypatch: py
     asyncio.run(run())
 
 
+def test_a_file_that_another_process_is_making_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Before WAL is set a lock keeps readers out too, already from what sets a connection up."""
+    path = tmp_path / "a.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    waits = []
+
+    def give_back(seconds: float) -> None:
+        waits.append(seconds)
+        if other.in_transaction:
+            other.execute("ROLLBACK")
+
+    monkeypatch.setattr("fairlead.jobs.stores.sqlite_file.time.sleep", give_back)
+    assert sqlite_file.prepare(path)
+    assert waits
+    other.close()
+
+
 def test_a_hint_crosses_processes_quickly(tmp_path: Path):
     path = tmp_path / "a.db"
     beast = Beast(path, "submit", "s")

@@ -12,7 +12,7 @@ from fairlead.flows.decorating import BlockingDecorating
 from fairlead.flows.flow import Flow
 from fairlead.flows.points import Points
 from fairlead.flows.scheduler import PATIENCE, TICK
-from fairlead.runtime import ThreadGate
+from fairlead.runtime import ThreadGate, plain_gates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from fairlead.flows.flow import Status
-    from fairlead.flows.leases import Lease
     from fairlead.flows.point import Point
     from fairlead.flows.settings import Settings
+    from fairlead.ledger.leases import Lease
+    from fairlead.runtime import MakeGates
 
 
 class BlockingFlow(Flow):
@@ -141,8 +142,8 @@ class SyncFlowScheduler(BlockingDecorating, Points):
 
     runtime_of = ThreadGate
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, gates: MakeGates = plain_gates) -> None:
+        super().__init__(settings, gates)
         self._ticker: threading.Thread | None = None
         self._closed = threading.Event()
         self._starting = threading.Lock()

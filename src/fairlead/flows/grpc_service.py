@@ -24,9 +24,9 @@ from fairlead.capacities import TokenBucket
 from fairlead.core.ticket import Outcome
 from fairlead.flows import messages as wire
 from fairlead.flows.cache import ResultCache
-from fairlead.flows.http import whole_seconds
 from fairlead.flows.table import FlowTable
 from fairlead.flows.workloads import canonical
+from fairlead.serving.http import whole_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -53,7 +53,7 @@ def load(config: Any) -> Loaded:
     if isinstance(config, Settings):
         return Loaded(config, (), "settings")
     if isinstance(config, Mapping):
-        return _loaded(*tree_of_mapping(config), "configuration")
+        return load_tree(*tree_of_mapping(config), "configuration")
     if isinstance(config, str | os.PathLike):
         source = os.fsdecode(config)
         return load_content(content_of(source), source)
@@ -65,10 +65,11 @@ def load_content(content: bytes | Problem, source: str) -> Loaded:
     """Read what a file held, or what `content_of` said of it."""
     if isinstance(content, Problem):
         return Loaded(Settings(), (content,), source, digest=digest_of(content))
-    return _loaded(*tree_of_yaml(content), source)._replace(digest=digest_of(content))
+    return load_tree(*tree_of_yaml(content), source)._replace(digest=digest_of(content))
 
 
-def _loaded(tree: Node | None, problems: list[Problem], source: str) -> Loaded:
+def load_tree(tree: Node | None, problems: list[Problem], source: str) -> Loaded:
+    """Read a tree, which may be a part of a larger document: what is said of it keeps its whereabouts."""
     if tree is None or tree.value is None:  # unreadable, or an empty document
         return Loaded(Settings(), tuple(problems), source)
     settings, plain = Settings(), tree.plain()

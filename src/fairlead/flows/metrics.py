@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from fairlead.flows.ledger import Ledger
     from fairlead.flows.point import Point
     from fairlead.flows.points import Points
+    from fairlead.ledger.ledger import Ledger
 
 PREFIX = "fairlead_flows_"
 
@@ -26,6 +26,11 @@ PREFIX = "fairlead_flows_"
 def render(points: Points) -> tuple[bytes, str]:
     """Write everything; return the text and its content type."""
     return generate_latest(_Snapshot(points)), CONTENT_TYPE_LATEST
+
+
+def families(points: Points) -> Iterator[Metric]:
+    """Tell everything, for whoever writes it together with others."""
+    return _Snapshot(points).collect()
 
 
 class _Snapshot:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlead.flows.ahead import Ahead
-from fairlead.flows.http import respond
 from fairlead.flows.service import refused
+from fairlead.serving.http import respond
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from fairlead.flows.http import Message, Receive, Scope, Send
+    from fairlead.serving.http import Message, Receive, Scope, Send
 
     Application = Callable[[Scope, Receive, Send], Any]
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from fairlead.core.capacity import Capacity
     from fairlead.core.ticket import Ticket
     from fairlead.flows.flow import Flow
-    from fairlead.flows.leases import Lease
-    from fairlead.flows.ledger import Ledger
     from fairlead.flows.settings import Concurrency, ControlPoint, Quota, Scheduler
     from fairlead.flows.signals import PostedSignals
+    from fairlead.ledger.leases import Lease
+    from fairlead.ledger.ledger import Ledger
 
     Claim = Callable[[Ticket], tuple[Hashable, float, Hashable]]
 

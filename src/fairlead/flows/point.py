@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
     from fairlead.core.policy import Policy
     from fairlead.flows.flow import Flow
-    from fairlead.flows.ledger import Ledger
     from fairlead.flows.settings import ControlPoint, Scheduler
     from fairlead.flows.signals import PostedSignals
+    from fairlead.ledger.ledger import Ledger
+    from fairlead.runtime import MakeGate
 
 # Seconds after which a flow that nobody ended is forgotten, where nothing lets it hold its tokens longer.
 LONGEST_UNENDED = 3600.0
@@ -99,6 +100,7 @@ class Point:
         runtime_of: Callable[[Gate], Any],
         posted: PostedSignals,
         ledger: Ledger | None = None,
+        gate: MakeGate = Gate,
     ) -> None:
         self.name = name
         self.retired = False  # another one, or none, has taken its place
@@ -106,7 +108,7 @@ class Point:
         self.capacity = self.parts.capacity()
         self.load, self.learner = self.parts.load, self.parts.learner
         self.policy = policy_of(settings.scheduler)
-        self.gate = Gate(self.policy, self.capacity)
+        self.gate = gate(self.policy, self.capacity)
         self.runtime = runtime_of(self.gate)
         if ledger is not None:
             lock = getattr(self.runtime, "lock", None)  # only what threads share has one

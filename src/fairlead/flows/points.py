@@ -14,6 +14,7 @@ from fairlead.flows.loading import load
 from fairlead.flows.point import Point
 from fairlead.flows.signals import PostedSignals
 from fairlead.flows.workloads import canonical
+from fairlead.runtime import plain_gates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 
     from fairlead.core import Gate
     from fairlead.flows.flow import Flow
-    from fairlead.flows.leases import Lease
-    from fairlead.flows.ledger import Ledger
     from fairlead.flows.loading import Loaded
     from fairlead.flows.settings import ControlPoint, Settings
+    from fairlead.ledger.leases import Lease
+    from fairlead.ledger.ledger import Ledger
+    from fairlead.runtime import MakeGates
 
 
 class Points:
@@ -32,13 +34,14 @@ class Points:
 
     runtime_of: Callable[[Gate], Any]
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, gates: MakeGates = plain_gates) -> None:
+        self._gates = gates
         self.settings = settings
         self.signals = PostedSignals()
         self.unknown: Counter[str] = Counter()  # flows at control points nothing is said of
         self.ledger: Ledger | None = None
         if settings.redis is not None:
-            from fairlead.flows.ledger import Ledger  # redis-py takes its time to load
+            from fairlead.ledger.ledger import Ledger  # redis-py takes its time to load
 
             self.ledger = Ledger(settings.redis, clock=self.now)
         self.points = {
@@ -46,15 +49,16 @@ class Points:
         }
 
     @classmethod
-    def from_config(cls, config: Any) -> Self:
+    def from_config(cls, config: Any, gates: MakeGates = plain_gates) -> Self:
         """Make a scheduler of a YAML file, a mapping or settings; everything wrong with it is said at once."""
         loaded = load(config)
         if loaded.problems:
             raise ConfigError("\n".join(loaded.lines))
-        return cls(loaded.settings)
+        return cls(loaded.settings, gates)
 
     def _point(self, name: str, said: ControlPoint) -> Point:
-        return Point(name, said, type(self).runtime_of, self.signals, self.ledger)
+        gate = self._gates(name)
+        return Point(name, said, type(self).runtime_of, self.signals, self.ledger, gate)
 
     def place(self, flow: Flow, timeout: float | None) -> None:
         """Bring a flow to its control point; where there is none, nothing limits it."""

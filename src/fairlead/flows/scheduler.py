@@ -11,14 +11,15 @@ from fairlead.errors import Misuse
 from fairlead.flows.decorating import Decorating
 from fairlead.flows.flow import Flow
 from fairlead.flows.points import Points
-from fairlead.runtime import LoopGate
+from fairlead.runtime import LoopGate, plain_gates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from fairlead.flows.leases import Lease
     from fairlead.flows.point import Point
     from fairlead.flows.settings import Settings
+    from fairlead.ledger.leases import Lease
+    from fairlead.runtime import MakeGates
 
 
 PATIENCE = 0.2  # seconds that who would not wait waits for an answer of the ledger
@@ -136,8 +137,8 @@ class FlowScheduler(Decorating, Points):
     _ticker: asyncio.TimerHandle | None = None
     _loop_closed: Callable[[], bool]
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, gates: MakeGates = plain_gates) -> None:
+        super().__init__(settings, gates)
         self._removals: set[asyncio.Task[None]] = set()
 
     def now(self) -> float:

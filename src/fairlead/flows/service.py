@@ -12,31 +12,19 @@ from pydantic import Field, StringConstraints
 
 from fairlead.config import shown
 from fairlead.flows.ahead import Ahead
-from fairlead.flows.http import (
-    Answer,
-    Body,
-    Problem,
-    authorize,
-    read_json,
-    respond,
-    retry_header,
-    written,
-)
 from fairlead.flows.openapi import document
 from fairlead.flows.settings import MOST_TOKENS
 from fairlead.flows.table import FlowTable
+from fairlead.serving.access import authorize
+from fairlead.serving.http import Answer, Body, Problem, answer, read_json, retry_header
+from fairlead.serving.openapi import schemas_of
+from fairlead.serving.routes import Application, Routes, reading
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from fairlead.flows.flow import Flow
-    from fairlead.flows.http import Receive, Scope, Send
     from fairlead.flows.scheduler import FlowScheduler
+    from fairlead.serving.http import Receive, Scope
 
-    Handler = Callable[[Scope, Receive], Awaitable[Answer | None]]
-
-READING = ("GET", "HEAD")
-SIGNALS = "/v1/signals/"
 MOST_LABELS = 256
 LONGEST_TIMEOUT = 366 * 86_400.0
 DENIED = 503  # where no control point says otherwise
@@ -76,7 +64,7 @@ class SignalBody(Body):
     value: float
 
 
-class FlowService:
+class FlowService(Application):
     """The HTTP app over one scheduler; `draining` turns /readyz to 503."""
 
     def __init__(
@@ -86,48 +74,21 @@ class FlowService:
         self.table = FlowTable() if table is None else table
         self.token = token
         self.draining = False
-        self._routes: dict[str, dict[str, Handler]] = {
-            "/livez": dict.fromkeys(READING, self._livez),
-            "/metrics": dict.fromkeys(READING, self._metrics),
-            "/openapi.json": dict.fromkeys(READING, self._openapi),
-            "/readyz": dict.fromkeys(READING, self._readyz),
+        served: dict[str, Any] = {
+            "/livez": reading(self._livez),
+            "/metrics": reading(self._metrics),
+            "/openapi.json": reading(self._openapi),
+            "/readyz": reading(self._readyz),
             "/v1/flows/check": {"POST": self._check},
             "/v1/flows/end": {"POST": self._end},
+            "/v1/signals/{name:path}": {"POST": self._signal},
         }
-        self._signals: dict[str, Handler] = {"POST": self._signal}
+        named = ", ".join(served).replace("{name:path}", "<name>")
+        self.routes = Routes(served, hint=f"ask for {named}")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = scope["type"]
-        if kind == "http":
-            try:
-                answer = await self._answer(scope, receive)
-            except Problem as problem:
-                answer = problem.answer
-            if answer is not None:  # else nobody is there to read it
-                await respond(send, answer, bodiless=scope["method"] == "HEAD")
-        elif kind == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1003, "reason": "no websockets here"})
-        elif kind == "lifespan":
-            await _live(receive, send)
-
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer | None:
-        path, method = scope["path"], scope["method"]
-        if self.token is not None and path != "/livez":
-            authorize(scope, self.token)
-        methods = self._routes.get(path)
-        if methods is None and path.startswith(SIGNALS) and len(path) > len(SIGNALS):
-            methods = self._signals
-        if methods is None:
-            served = ", ".join((*self._routes, f"{SIGNALS}<name>"))
-            raise Problem(404, "not_found", f"nothing is served at {shown(path)}; ask for {served}")
-        handler = methods.get(method)
-        if handler is None:
-            allowed = ", ".join(methods)
-            detail = f"{shown(path)[1:-1]} is for {allowed}, not for {shown(method)}"
-            headers = ((b"allow", allowed.encode()),)
-            raise Problem(405, "method_not_allowed", detail, headers=headers)
-        return await handler(scope, receive)
+    def authorize(self, scope: Scope) -> None:
+        if self.token is not None:
+            authorize(scope, self.token, realm="fairlead flows")
 
     # Flows
 
@@ -157,45 +118,43 @@ class FlowService:
             said["ignored_labels"] = list(flow.ignored)
         if flow.point is None:
             said["unknown_control_point"] = True
-        return Answer(200, written(said))
+        return answer(said)
 
     async def _end(self, scope: Scope, receive: Receive) -> Answer:
         asked = await read_json(scope, receive, EndBody)
         flow = self.table.take(asked.flow_id)
         if flow is None:
             said = "no such flow runs: it was ended before, expired, or never was"
-            return Answer(200, written({"ended": False, "message": said}))
+            return answer({"ended": False, "message": said})
         if not flow.end(asked.status, asked.tokens):
             said = "it ran longer than it may: its tokens had been given to others"
-            return Answer(200, written({"ended": False, "message": said}))
-        return Answer(200, written({"ended": True}))
+            return answer({"ended": False, "message": said})
+        return answer({"ended": True})
 
-    async def _signal(self, scope: Scope, receive: Receive) -> Answer:
+    async def _signal(self, scope: Scope, receive: Receive, name: str) -> Answer:
         asked = await read_json(scope, receive, SignalBody)
-        name = scope["path"][len(SIGNALS) :]
         if not self.flows.post_signal(name, asked.value):
             detail = f"no controller listens to a signal {shown(name)}; name it in load.signal"
             raise Problem(404, "unknown_signal", detail)
-        return Answer(200, written({"signal": name, "value": asked.value}))
+        return answer({"signal": name, "value": asked.value})
 
     # Operators
 
     async def _livez(self, scope: Scope, receive: Receive) -> Answer:
-        return Answer(200, written({"status": "ok"}))
+        return answer({"status": "ok"})
 
     async def _readyz(self, scope: Scope, receive: Receive) -> Answer:
         if self.draining:
-            return Answer(503, written({"status": "draining"}))
-        return Answer(200, written({"status": "ok"}))
+            return answer({"status": "draining"}, 503)
+        return answer({"status": "ok"})
 
     async def _metrics(self, scope: Scope, receive: Receive) -> Answer:
         body, media = self.flows.metrics()
         return Answer(200, body, media.encode())
 
     async def _openapi(self, scope: Scope, receive: Receive) -> Answer:
-        bodies: dict[str, type[Body]] = {"Check": CheckBody, "End": EndBody, "Signal": SignalBody}
-        schemas = {name: body.model_json_schema() for name, body in bodies.items()}
-        return Answer(200, written(document(schemas, secured=self.token is not None)))
+        schemas = schemas_of({"Check": CheckBody, "End": EndBody, "Signal": SignalBody})
+        return answer(document(schemas, secured=self.token is not None))
 
 
 def denied_status(flow: Any) -> int:
@@ -217,17 +176,9 @@ def refused(flow: Any) -> Answer:
     }
     if flow.ignored:
         said["ignored_labels"] = list(flow.ignored)
-    return Answer(denied_status(flow), written(said), headers=retry_header(flow.retry_after))
+    return answer(said, denied_status(flow), retry_header(flow.retry_after))
 
 
 def waited(flow: Flow) -> float:
     """Tell how long a flow that was accepted waited, in seconds."""
     return 0.0 if flow.point is None else max(0.0, flow.started_at - flow.arrived_at)
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

@@ -12,12 +12,15 @@ from fairlead.gateway import priority
 from fairlead.gateway.loading import Loaded, load
 from fairlead.gateway.metrics import Metrics, TenantLabels
 from fairlead.gateway.pool import Pool, Tuning
+from fairlead.gateway.sharing import Sharing
 from fairlead.gateway.tenants import Tenants
+from fairlead.runtime import plain_gates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from fairlead.gateway.settings import Settings
+    from fairlead.runtime import MakeGates
 
 logger = logging.getLogger("fairlead.gateway")
 
@@ -41,12 +44,14 @@ OWN_FIELDS = frozenset(
 )
 TOKENS = 10_000  # preempted requests whose return is waited for
 ONLY = ""  # the name of the pool, where there is but one
+DEFAULT_POOL = "default"  # how that one is called outside
 
 
 class Admission:
     """Decides for every request of a gateway; belongs to one event loop, the first that asks it."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, gates: MakeGates = plain_gates) -> None:
+        self._gates = gates
         self._pool_of: Callable[[str | None], str | None] | None = None
         self._capacities: Mapping[str, int] = {}
         self._tokens: OrderedDict[bytes, int] = OrderedDict()
@@ -54,6 +59,9 @@ class Admission:
         loaded = config if isinstance(config, Loaded) else load(config)
         self._labels = TenantLabels()
         self.metrics = Metrics(self)
+        self.sharing: Sharing | None = None
+        if loaded.settings.shared_capacity is not None:
+            self.sharing = Sharing(loaded.settings.shared_capacity)
         self._apply(loaded)
         for line in loaded.lines:
             logger.error("%s", line)
@@ -85,6 +93,8 @@ class Admission:
 
     def retune(self, loaded: Loaded) -> None:
         """Apply other settings without dropping anybody who waits."""
+        if loaded.settings.shared_capacity != self.settings.shared_capacity:
+            logger.warning("shared_capacity changes only when the gateway starts anew")
         self._apply(loaded)
         self.metrics.reloads += 1
         for pool in self.pools.values():
@@ -110,7 +120,8 @@ class Admission:
             capacities = {ONLY: self._limit if alive else 0}
         for name, total in capacities.items():
             if name not in self.pools:
-                self.pools[name] = Pool(name, self.tuning)
+                gate = self._gates(name or DEFAULT_POOL)
+                self.pools[name] = Pool(name, self.tuning, gate, self.sharing)
             self.pools[name].resize(total)
         for name in [name for name in self.pools if name not in capacities]:
             pool = self.pools[name]
@@ -122,6 +133,8 @@ class Admission:
                     waiter.told()  # type: ignore[attr-defined]
             if not pool.gate.active:
                 del self.pools[name]
+                if self.sharing is not None:
+                    self.sharing.leave(name)
 
     def pool(self, model: str | None) -> Pool | None:
         """Tell the pool of a request; None if nobody serves its model."""

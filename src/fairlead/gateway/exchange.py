@@ -61,6 +61,7 @@ class Exchange(LeanTicket):
         "head",
         "label",
         "left",
+        "member",
         "metrics",
         "outcome",
         "own_limit",

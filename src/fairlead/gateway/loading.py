@@ -47,9 +47,10 @@ ADVISER = Adviser(
     Settings,
     secret={
         "api_keys",
+        "redis",
         "token",
         "sha256",
-    },  # what stands there may be a key somebody forgot to hash
+    },  # what stands there may be a key somebody forgot to hash, or hold a password
     keys=CLASSES,
     called="class",
     spellings={ClassSettings: SMG_NAMES},
@@ -89,7 +90,7 @@ def load(config: str | os.PathLike[str] | Mapping[str, Any] | Settings | None) -
     if isinstance(config, Settings):
         return _judged(config, "settings")
     if isinstance(config, Mapping):
-        return _loaded(*tree_of_mapping(config), "configuration")
+        return load_tree(*tree_of_mapping(config), "configuration")
     try:
         source = os.fsdecode(config)
     except TypeError:
@@ -102,7 +103,7 @@ def load_content(content: bytes | Problem, source: str) -> Loaded:
     """Read what a file held, or what `content_of` said of it."""
     if isinstance(content, Problem):
         return Loaded(Settings(), (content,), source, digest=digest_of(content))
-    return _loaded(*tree_of_yaml(content), source)._replace(digest=digest_of(content))
+    return load_tree(*tree_of_yaml(content), source)._replace(digest=digest_of(content))
 
 
 def _judged(settings: Settings, source: str) -> Loaded:
@@ -114,7 +115,8 @@ def _judged(settings: Settings, source: str) -> Loaded:
     return Loaded(fallback, problems, source, warnings_of(settings))
 
 
-def _loaded(tree: Node | None, problems: list[Problem], source: str) -> Loaded:
+def load_tree(tree: Node | None, problems: list[Problem], source: str) -> Loaded:
+    """Read a tree, which may be a part of a larger document: what is said of it keeps its whereabouts."""
     if tree is None or tree.value is None:  # unreadable, or an empty document
         return Loaded(Settings(), tuple(problems), source)
     if not isinstance(tree.value, dict):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -203,12 +203,33 @@ class Metrics:
             use.add_metric([pool.name], pool.utilization())
         yield capacity
         yield use
+        if self._admission.sharing is not None:
+            yield from _shared(self._admission.sharing.describe())
         fallback = bool(self._admission.plain)
         text = "Whether the plain limiter runs instead of classes."
         yield GaugeMetricFamily(PREFIX + "fallback_active", text, value=fallback)
         text = "Whether that is because the configuration is wrong."
         degraded = bool(self._admission.problems)
         yield GaugeMetricFamily(PREFIX + "degraded", text, value=degraded)
+
+
+def _shared(said: dict[str, Any]) -> Iterator[Metric]:
+    """How the ledger of a shared capacity stands."""
+    for name, text, value in (
+        (
+            "connected",
+            "Whether the ledger of the shared capacity answers.",
+            said["state"] == "connected",
+        ),
+        ("gateways", "Processes that share the capacity and are alive.", said["live_nodes"]),
+    ):
+        yield GaugeMetricFamily(f"{PREFIX}shared_capacity_{name}", text, value=value)
+    losses = _counter("shared_capacity_losses", "Times the ledger was lost.")
+    losses.add_metric([], said["losses"])
+    yield losses
+    seconds = _counter("shared_capacity_lost_seconds", "Seconds without the ledger.")
+    seconds.add_metric([], said["lost_seconds"])
+    yield seconds
 
 
 def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:

@@ -93,6 +93,8 @@ class PriorityMiddleware:
         if self._watch is not None:
             self._watch.start(asyncio.get_running_loop())
             self._watch = None
+        if admission.sharing is not None:
+            admission.sharing.begin()
         wanted = admission.wanted
         fields: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:

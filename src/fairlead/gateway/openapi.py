@@ -5,26 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.gateway.settings import Upstream
+from fairlead.serving.openapi import document as whole_document
+from fairlead.serving.openapi import (
+    in_query,
+    json_of,
+    list_of,
+    operation,
+    operators,
+    problems,
+    ref,
+    schemas_of,
+)
 
-PROBLEM: dict[str, Any] = {
-    "type": "object",
-    "required": ["type", "status", "title", "detail", "code"],
-    "properties": {
-        "type": {"type": "string"},
-        "status": {"type": "integer"},
-        "title": {"type": "string"},
-        "detail": {"type": "string"},
-        "code": {"type": "string"},
-        "problems": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["field", "problem"],
-                "properties": {"field": {"type": "string"}, "problem": {"type": "string"}},
-            },
-        },
-    },
-}
 WORKER: dict[str, Any] = {
     "type": "object",
     "required": ["url", "state", "capacity", "capacity_from", "in_flight", "health", "models"],
@@ -51,116 +43,36 @@ STATUS: dict[str, Any] = {
 
 def document(*, secured: bool) -> dict[str, Any]:
     """Describe the admin API."""
-    status = _json({"$ref": "#/components/schemas/Status"})
-    worker = _json({"$ref": "#/components/schemas/Worker"})
-    workers = _json(
-        {
-            "type": "object",
-            "required": ["workers", "capacities"],
-            "properties": {
-                "workers": {"type": "array", "items": {"$ref": "#/components/schemas/Worker"}},
-                "capacities": {"type": "object", "additionalProperties": {"type": "integer"}},
-            },
-        }
-    )
-    removed = _json({"type": "object", "required": ["removed"]})
-    upstream = Upstream.model_json_schema(ref_template="#/components/schemas/{model}")
-    more = upstream.pop("$defs", {})
-    for name in upstream["properties"].keys() - {"url"}:  # null stands for what is left out
-        upstream["properties"][name] = {"anyOf": [upstream["properties"][name], {"type": "null"}]}
-    paths: dict[str, Any] = {
-        "/livez": {"get": _operation("Tell whether the process answers", {"200": status})},
-        "/metrics": {
-            "get": _operation(
-                "Show metrics as Prometheus text",
-                {
-                    "200": {
-                        "description": "the metrics",
-                        "content": {"text/plain": {"schema": {"type": "string"}}},
-                    }
-                },
-                secured,
-            )
-        },
-        "/openapi.json": {
-            "get": _operation("Show this document", {"200": _json({"type": "object"})}, secured)
-        },
-        "/readyz": {
-            "get": _operation(
-                "Tell whether traffic is welcome", {"200": status, "503": status}, secured
-            )
-        },
+    worker = json_of(ref("Worker"))
+    workers = list_of("workers", "Worker")
+    workers["required"].append("capacities")
+    counts = {"type": "object", "additionalProperties": {"type": "integer"}}
+    workers["properties"]["capacities"] = counts
+    removed = json_of({"type": "object", "required": ["removed"]})
+    schemas = schemas_of({"NewWorker": Upstream})
+    given = schemas["NewWorker"]["properties"]
+    for name in given.keys() - {"url"}:  # null stands for what is left out
+        given[name] = {"anyOf": [given[name], {"type": "null"}]}
+    example = "http://10.0.0.7:9001"
+    url = {**in_query("url", {"type": "string"}, required=True), "example": example}
+    paths = {
+        **operators(json_of(ref("Status")), secured),
         "/workers": {
-            "get": _operation("Show the fleet", {"200": workers}, secured),
-            "post": {
-                **_operation(
-                    "Add a worker",
-                    {"201": worker, **_problems("400", "409", "413", "415", "422")},
-                    secured,
-                ),
-                "requestBody": {
-                    "required": True,
-                    "content": {
-                        "application/json": {
-                            "schema": {"$ref": "#/components/schemas/NewWorker"},
-                            "example": {"url": "http://10.0.0.7:9001", "capacity": 256},
-                        }
-                    },
-                },
-            },
-            "delete": {
-                **_operation(
-                    "Remove a worker; what runs there drains",
-                    {"200": removed, **_problems("404", "422")},
-                    secured,
-                ),
-                "parameters": [
-                    {
-                        "name": "url",
-                        "in": "query",
-                        "required": True,
-                        "schema": {"type": "string"},
-                        "example": "http://10.0.0.7:9001",
-                    }
-                ],
-            },
+            "get": operation("Show the fleet", {"200": json_of(workers)}, secured),
+            "post": operation(
+                "Add a worker",
+                {"201": worker, **problems("409")},
+                secured,
+                takes="NewWorker",
+                example={"url": example, "capacity": 256},
+            ),
+            "delete": operation(
+                "Remove a worker; what runs there drains",
+                {"200": removed, **problems("404", "422")},
+                secured,
+                [url],
+            ),
         },
     }
-    components: dict[str, Any] = {
-        "schemas": {
-            **more,
-            "NewWorker": upstream,
-            "Problem": PROBLEM,
-            "Status": STATUS,
-            "Worker": WORKER,
-        }
-    }
-    if secured:
-        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Fairlead gateway, admin port", "version": "1"},
-        "paths": paths,
-        "components": components,
-    }
-
-
-def _operation(
-    summary: str, responses: dict[str, Any], secured: bool | None = None
-) -> dict[str, Any]:
-    operation: dict[str, Any] = {"summary": summary, "responses": responses}
-    if secured:
-        operation["security"] = [{"token": []}]
-    if secured is not None:
-        operation["responses"] = {**responses, **_problems("401" if secured else "403")}
-    return operation
-
-
-def _json(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": "the answer", "content": {"application/json": {"schema": schema}}}
-
-
-def _problems(*statuses: str) -> dict[str, Any]:
-    schema = {"$ref": "#/components/schemas/Problem"}
-    content = {"application/problem+json": {"schema": schema}}
-    return {status: {"description": "what is wrong", "content": content} for status in statuses}
+    schemas |= {"Status": STATUS, "Worker": WORKER}
+    return whole_document("Fairlead gateway, admin port", paths, schemas, secured=secured)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlead.capacities import Reserved
+from fairlead.capacities import Both, Reserved
 from fairlead.core import Change, Gate
 from fairlead.gateway.settings import CLASSES, DEFAULT
 from fairlead.policies import Classes, FairQueue, Level
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     from fairlead.gateway.settings import Settings
+    from fairlead.gateway.sharing import Sharing
+    from fairlead.runtime import MakeGate
 
 LONGEST_RETRY = 60  # seconds a client is asked to stay away, at most
 
@@ -93,16 +95,29 @@ class Reading(NamedTuple):
 class Pool:
     """A gate on the loop, and what is known of its speed."""
 
-    def __init__(self, name: str, tuning: Tuning) -> None:
+    def __init__(
+        self,
+        name: str,
+        tuning: Tuning,
+        gate: MakeGate = Gate,
+        sharing: Sharing | None = None,
+    ) -> None:
         self.name = name
+        self._sharing = sharing
         self.tuning = tuning
         self.policy = Classes(*tuning.levels, budget=tuning.budget, name="classes")
         # Reservations were checked against configured capacity; what lives may always be less.
         self.capacity = Reserved(
             0, tuning.floors, tuning.shares, linger=tuning.linger, lend=tuning.lend
         )
-        self.gate = Gate(self.policy, self.capacity)
-        self.runtime = LoopGate(self.gate)
+        if sharing is None:
+            self.gate = gate(self.policy, self.capacity)
+            self.runtime = LoopGate(self.gate)
+        else:
+            lent = sharing.slots()
+            self.gate = gate(self.policy, Both(self.capacity, lent))
+            self.runtime = LoopGate(self.gate)
+            sharing.join(name, lent, self.runtime)
         self.finished: deque[float] = deque(maxlen=64)
         self.read_ahead = 0  # bytes of the bodies of those who wait
         self._weigh()
@@ -115,6 +130,8 @@ class Pool:
         """Follow the fleet; what may start now starts."""
         if total != self.capacity.total:
             self.runtime.adjust(Change("slots", "resize", (total,)))
+        if self._sharing is not None:
+            self._sharing.resize(self.name, total)
 
     def retune(self, tuning: Tuning) -> None:
         """Apply other settings to the gate as it stands; whoever waits goes on waiting."""

@@ -238,6 +238,16 @@ class Limits(Model):
     body_timeout: Duration = 30.0  # the time for each 1 kB/s: slower bodies are cut
 
 
+class SharedCapacity(Model):
+    """Where gateways keep one capacity in common."""
+
+    redis: Annotated[str, StringConstraints(pattern=r"^(redis|rediss|valkey|valkeys|unix)://")] = (
+        Field(repr=False)
+    )
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,100}$")] = "gateway"
+    on_loss: Literal["local", "closed", "open"] = "local"
+
+
 class Settings(Model):
     """A whole configuration."""
 
@@ -251,6 +261,7 @@ class Settings(Model):
     health: Health = Health()
     capacity: Slots | None = None
     pool_by: Literal["model"] | None = None
+    shared_capacity: SharedCapacity | None = None
     exempt: list[Path] = [
         "/health",
         "/healthz",

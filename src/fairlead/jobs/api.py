@@ -15,31 +15,30 @@ from pydantic import BaseModel, Field, StringConstraints
 from fairlead.config import shown
 from fairlead.errors import FairleadError, ShuttingDown, StoreError, UnknownRun
 from fairlead.jobs.files import DagFile
-from fairlead.jobs.http import (
-    Answer,
-    Body,
-    Problem,
-    answer,
-    authorize,
-    read_json,
-    read_object,
-    read_query,
-    respond,
-)
 from fairlead.jobs.metrics import Metrics
 from fairlead.jobs.openapi import document
 from fairlead.jobs.operating import MOST_SHOWN, SHOWN, Operations, schedule_of
 from fairlead.jobs.sla import KEEP
+from fairlead.serving.access import authorize
+from fairlead.serving.http import (
+    Answer,
+    Body,
+    Problem,
+    Stream,
+    answer,
+    read_object,
+    read_query,
+    read_strictly,
+)
+from fairlead.serving.openapi import schemas_of
+from fairlead.serving.routes import Application, Routes, reading
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from fairlead.jobs.http import Receive, Scope, Send
     from fairlead.jobs.service import Jobs
+    from fairlead.serving.http import Receive, Scope
+    from fairlead.serving.routes import Handler
 
-    Handler = Callable[..., Awaitable[Answer]]
-
-READING = ("GET", "HEAD")
+LARGEST_BODY = 8 * 1024 * 1024
 STILL = 30.0  # seconds without a turn of the scheduler after which it is taken to hang
 RETRY_AFTER = ((b"retry-after", b"2"),)
 
@@ -89,7 +88,7 @@ BODIES: dict[str, type[BaseModel]] = {
 }
 
 
-class JobsApi:
+class JobsApi(Application):
     """The app over one `Jobs`; `draining` turns /readyz to 503."""
 
     def __init__(self, jobs: Jobs, *, token: str | None = None) -> None:
@@ -98,7 +97,7 @@ class JobsApi:
         self.metrics = Metrics(jobs)
         self.token = token
         self.draining = False
-        reading: dict[str, Handler] = {
+        shown_at: dict[str, Handler] = {
             "/livez": self._livez,
             "/metrics": self._metrics,
             "/openapi.json": self._openapi,
@@ -124,59 +123,30 @@ class JobsApi:
             ("POST", "/v1/schedules/{name}/pause"): self._rest(True),
             ("POST", "/v1/schedules/{name}/resume"): self._rest(False),
         }
-        routes: dict[str, dict[str, Handler]] = {
-            path: dict.fromkeys(READING, handler) for path, handler in reading.items()
-        }
+        table = {path: reading(handler) for path, handler in shown_at.items()}
         for (method, path), handler in writing.items():
-            routes.setdefault(path, {})[method] = handler
-        self._routes = [(_pattern(path), methods) for path, methods in routes.items()]
+            table.setdefault(path, {})[method] = handler
+        self.routes = Routes(table)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = scope["type"]
-        if kind == "http":
-            given = await self._answered(scope, receive)
-            await respond(send, given, bodiless=scope["method"] == "HEAD")
-        elif kind == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1003, "reason": "no websockets here"})
-        elif kind == "lifespan":
-            await _live(receive, send)
+    def authorize(self, scope: Scope) -> None:
+        authorize(scope, self.token, realm="fairlead jobs")
 
-    async def _answered(self, scope: Scope, receive: Receive) -> Answer:
+    async def answered(self, scope: Scope, receive: Receive) -> Answer | Stream | None:
         try:
-            return await self._answer(scope, receive)
-        except Problem as problem:
-            return problem.answer
+            return await super().answered(scope, receive)
         except UnknownRun as error:
-            return Problem(404, "not_found", str(error)).answer
+            raise Problem(404, "not_found", str(error)) from None
         except (StoreError, ShuttingDown) as error:
             detail = f"{error}; nothing was changed, try again"
-            return Problem(503, "unavailable", detail, headers=RETRY_AFTER).answer
+            raise Problem(503, "unavailable", detail, headers=RETRY_AFTER) from None
         except FairleadError as error:
-            return Problem(422, "refused", str(error)).answer
-
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
-        path, method = scope["path"], scope["method"]
-        if path != "/livez":
-            authorize(scope, self.token)
-        matches = ((pattern.fullmatch(path), methods) for pattern, methods in self._routes)
-        found, methods = next((one for one in matches if one[0]), (None, {}))
-        if found is None:
-            detail = f"nothing is served at {shown(path)}; see /openapi.json"
-            raise Problem(404, "not_found", detail)
-        handler = methods.get(method)
-        if handler is None:
-            allowed = ", ".join(methods)
-            detail = f"{shown(path)[1:-1]} is for {allowed}, not for {shown(method)}"
-            headers = ((b"allow", allowed.encode()),)
-            raise Problem(405, "method_not_allowed", detail, headers=headers)
-        return await handler(scope, receive, *found.groups())
+            raise Problem(422, "refused", str(error)) from None
 
     # Runs
 
     async def _submit(self, scope: Scope, receive: Receive) -> Answer:
         query = read_query(scope, ("start_at",))
-        dag = await read_object(scope, receive)
+        dag = await read_object(scope, receive, largest=LARGEST_BODY)
         said = await self.operations.submit(dag, query.get("start_at"))
         given = answer(said, 201 if said["new"] else 200)
         return given._replace(headers=((b"location", f"/v1/runs/{said['id']}".encode()),))
@@ -202,7 +172,7 @@ class JobsApi:
         return do
 
     async def _sla(self, scope: Scope, receive: Receive, run: str) -> Answer:
-        asked = await read_json(scope, receive, SlaBody)
+        asked = await read_strictly(scope, receive, SlaBody, largest=LARGEST_BODY)
         given = asked.model_fields_set
         said = await self.operations.set_sla(
             run,
@@ -221,7 +191,7 @@ class JobsApi:
         return answer(await self.operations.planners())
 
     async def _set_planner(self, scope: Scope, receive: Receive) -> Answer:
-        asked = await read_json(scope, receive, PlannerBody)
+        asked = await read_strictly(scope, receive, PlannerBody, largest=LARGEST_BODY)
         return answer(await self.operations.set_planner(asked.planner, asked.executor))
 
     async def _schedules(self, scope: Scope, receive: Receive) -> Answer:
@@ -231,7 +201,7 @@ class JobsApi:
         return answer(await self.operations.schedule(name))
 
     async def _put_schedule(self, scope: Scope, receive: Receive, name: str) -> Answer:
-        asked = await read_json(scope, receive, ScheduleBody)
+        asked = await read_strictly(scope, receive, ScheduleBody, largest=LARGEST_BODY)
         said = await self.operations.put_schedule(schedule_of(name, **asked.model_dump()))
         return answer(said, 201 if said["new"] else 200)
 
@@ -267,20 +237,5 @@ class JobsApi:
         return Answer(200, body, media.encode())
 
     async def _openapi(self, scope: Scope, receive: Receive) -> Answer:
-        schemas: dict[str, Any] = {}
-        for name, body in BODIES.items():
-            schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas |= {**schema.pop("$defs", {}), name: schema}
+        schemas = schemas_of(BODIES)
         return answer(document(schemas, secured=self.token is not None))
-
-
-def _pattern(path: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\{[a-z]+\}", "([^/]+)", path))
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

@@ -23,6 +23,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, Wi
 
 from fairlead.config import shown
 from fairlead.documents.advice import Adviser
+from fairlead.documents.json_reading import MOST_PROBLEMS, read_json
 from fairlead.documents.reading import (
     MOST_BYTES,
     Problem,
@@ -34,7 +35,6 @@ from fairlead.documents.reading import (
 from fairlead.documents.values import Model
 from fairlead.errors import BadFile, ConfigError
 from fairlead.jobs.graph import Dag
-from fairlead.jobs.json_reading import MOST_PROBLEMS, read_json
 from fairlead.jobs.nodes import text_of
 from fairlead.jobs.payload import DEEPEST
 from fairlead.jobs.rows import MOST_NODES, Plan

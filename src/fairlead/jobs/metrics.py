@@ -59,12 +59,16 @@ class Metrics:
 
     async def render(self) -> tuple[bytes, str]:
         """Write everything; return the text and its content type."""
+        await self.refresh()
+        return generate_latest(self), CONTENT_TYPE_LATEST
+
+    async def refresh(self) -> None:
+        """Have what is stored counted, if that is due."""
         counting = self._counting
         if counting is None and time.monotonic() >= self._count_at:
             counting = self._counting = asyncio.create_task(self._count())
         if counting is not None and self._counted is None:
             await asyncio.wait({counting}, timeout=PATIENCE)
-        return generate_latest(self), CONTENT_TYPE_LATEST
 
     async def close(self) -> None:
         """Count no more."""

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlead.jobs.operating import RUN_STATES
 from fairlead.jobs.states import TRANSITIONS
+from fairlead.serving.openapi import document as whole_document
+from fairlead.serving.openapi import in_query, json_of, list_of, operation, operators, problems, ref
 
-PROBLEM: dict[str, Any] = {
-    "type": "object",
-    "required": ["type", "status", "title", "detail", "code"],
-    "properties": {
-        "type": {"type": "string"},
-        "status": {"type": "integer"},
-        "title": {"type": "string"},
-        "detail": {"type": "string"},
-        "code": {"type": "string"},
-        "problems": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["field", "problem"],
-                "properties": {"field": {"type": "string"}, "problem": {"type": "string"}},
-            },
-        },
-    },
-}
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 TIME = {"type": ["string", "null"], "format": "date-time"}
 STATE = {"enum": sorted(TRANSITIONS)}
 RUN: dict[str, Any] = {
@@ -150,7 +136,6 @@ SCHEMAS: dict[str, Any] = {
     "Explanation": EXPLANATION,
     "Job": JOB,
     "Planners": PLANNERS,
-    "Problem": PROBLEM,
     "Removed": REMOVED,
     "Run": RUN,
     "RunWithJobs": RUN_WITH_JOBS,
@@ -172,79 +157,49 @@ EXAMPLES: dict[str, Any] = {
     "Schedule": {"cron": "*/5 * * * *", "task": "extract", "args": ["a.pdf"]},
     "Sla": {"soft_sla": "15m"},
 }
-BODY_PROBLEMS = ("400", "413", "415", "422")
 
 
 def document(bodies: dict[str, Any], *, secured: bool) -> dict[str, Any]:
     """Describe the API; `bodies` are the schemas of what it takes."""
-    components: dict[str, Any] = {"schemas": {**bodies, **SCHEMAS}}
-    if secured:
-        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Fairlead jobs", "version": "1"},
-        "paths": {**_service(secured), **_runs(secured), **_rest(secured)},
-        "components": components,
-    }
-
-
-def _service(secured: bool) -> dict[str, Any]:
-    status = _json(_ref("Status"))
-    text = {
-        "description": "the metrics",
-        "content": {"text/plain": {"schema": {"type": "string"}}},
-    }
-    whole = _json({"type": "object"})
-    return {
-        "/livez": {
-            "get": {
-                "summary": "Tell whether the process answers",
-                "responses": {"200": status},
-            }
-        },
-        "/readyz": {
-            "get": _operation(
-                "Tell whether jobs are planned and run here",
-                {"200": status, "503": status},
-                secured,
-            )
-        },
-        "/metrics": {"get": _operation("Show metrics as Prometheus text", {"200": text}, secured)},
-        "/openapi.json": {"get": _operation("Show this document", {"200": whole}, secured)},
-    }
+    ready = "Tell whether jobs are planned and run here"
+    service = operators(json_of(ref("Status")), secured, ready)
+    for path in service.keys() - {"/livez", "/readyz"}:
+        service[path]["get"]["responses"]["503"] = _unavailable()
+    paths = {**service, **_runs(secured), **_rest(secured)}
+    return whole_document("Fairlead jobs", paths, {**bodies, **SCHEMAS}, secured=secured)
 
 
 def _runs(secured: bool) -> dict[str, Any]:
-    listed = _json(_list("runs", "Run"))
-    submitted = {"200": _json(_ref("Submitted")), "201": _json(_ref("Submitted"))}
+    listed = json_of(list_of("runs", "Run"))
+    submitted = {"200": json_of(ref("Submitted")), "201": json_of(ref("Submitted"))}
     queries = [
-        _query("state", {"enum": list(RUN_STATES)}),
-        _query("tenant", {"type": "string"}),
-        _query("before", {"type": "string", "pattern": "^[0-9]{1,18}$"}),
-        _query("limit", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 50}),
+        in_query("state", {"enum": list(RUN_STATES)}),
+        in_query("tenant", {"type": "string"}),
+        in_query("before", {"type": "string", "pattern": "^[0-9]{1,18}$"}),
+        in_query("limit", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 50}),
     ]
     paths: dict[str, Any] = {
         "/v1/runs": {
             "get": _operation(
-                "List runs, newest first", {"200": listed, **_problems("422")}, secured, queries
+                "List runs, newest first", {"200": listed, **problems("422")}, secured, queries
             ),
             "post": _operation(
                 "Submit a DAG: durable when answered, 200 if its key was used before",
                 submitted,
                 secured,
-                [_query("start_at", {"type": "string"})],
+                [in_query("start_at", {"type": "string"})],
                 takes="Dag",
             ),
         },
         "/v1/runs/{run}": {
             "get": _operation(
-                "Show a run with its jobs", {"200": _json(_ref("RunWithJobs"))}, secured, of="run"
+                "Show a run with its jobs", {"200": json_of(ref("RunWithJobs"))}, secured, of="run"
             )
         },
         "/v1/runs/{run}/sla": {
             "post": _operation(
                 "Change the SLAs of a run or of one of its jobs; what is not named stays",
-                {"200": _json(_ref("RunWithJobs"))},
+                {"200": json_of(ref("RunWithJobs"))},
                 secured,
                 of="run",
                 takes="Sla",
@@ -253,7 +208,7 @@ def _runs(secured: bool) -> dict[str, Any]:
         "/v1/jobs/{job}/explain": {
             "get": _operation(
                 "Say why a job is not running, and when it likely will",
-                {"200": _json(_ref("Explanation"))},
+                {"200": json_of(ref("Explanation"))},
                 secured,
                 of="job",
             )
@@ -265,7 +220,7 @@ def _runs(secured: bool) -> dict[str, Any]:
         ("resume", "Go on with a paused run"),
         ("retry", "Give the jobs that did not complete fresh attempts"),
     ):
-        changed = {"200": _json(_ref("Changed"))}
+        changed = {"200": json_of(ref("Changed"))}
         paths[f"/v1/runs/{{run}}/{deed}"] = {
             "post": _operation(summary, changed, secured, of="run")
         }
@@ -273,8 +228,8 @@ def _runs(secured: bool) -> dict[str, Any]:
 
 
 def _rest(secured: bool) -> dict[str, Any]:
-    scheduled = {"200": _json(_ref("Scheduled"))}
-    planners = {"200": _json(_ref("Planners"))}
+    scheduled = {"200": json_of(ref("Scheduled"))}
+    planners = {"200": json_of(ref("Planners"))}
     return {
         "/v1/planner": {
             "get": _operation("Tell which planner orders what", planners, secured),
@@ -282,21 +237,21 @@ def _rest(secured: bool) -> dict[str, Any]:
         },
         "/v1/schedules": {
             "get": _operation(
-                "List schedules", {"200": _json(_list("schedules", "Scheduled"))}, secured
+                "List schedules", {"200": json_of(list_of("schedules", "Scheduled"))}, secured
             )
         },
         "/v1/schedules/{name}": {
             "get": _operation("Show a schedule", scheduled, secured, of="name"),
             "put": _operation(
                 "Add a schedule, or change it",
-                {**scheduled, "201": _json(_ref("Scheduled"))},
+                {**scheduled, "201": json_of(ref("Scheduled"))},
                 secured,
                 of="name",
                 takes="Schedule",
             ),
             "delete": _operation(
                 "Remove a schedule",
-                {"200": _json(_ref("Removed")), **_problems("422")},
+                {"200": json_of(ref("Removed")), **problems("422")},
                 secured,
                 of="name",
             ),
@@ -309,7 +264,7 @@ def _rest(secured: bool) -> dict[str, Any]:
         },
         "/v1/workers": {
             "get": _operation(
-                "List those who run jobs", {"200": _json(_list("workers", "Worker"))}, secured
+                "List those who run jobs", {"200": json_of(list_of("workers", "Worker"))}, secured
             )
         },
     }
@@ -319,53 +274,18 @@ def _operation(
     summary: str,
     responses: dict[str, Any],
     secured: bool,
-    parameters: list[dict[str, Any]] | None = None,
+    parameters: Iterable[dict[str, Any]] = (),
     *,
     of: str | None = None,
     takes: str | None = None,
 ) -> dict[str, Any]:
-    """Describe one operation; `of` is what stands in its path, `takes` what its body is."""
-    operation: dict[str, Any] = {"summary": summary, "responses": dict(responses)}
-    given = list(parameters or ())
-    if of is not None:
-        path = {"name": of, "in": "path", "required": True, "schema": {"type": "string"}}
-        given.append(path)
-        operation["responses"] |= _problems("404")
-    if given:
-        operation["parameters"] = given
-    if takes is not None:
-        content = {"application/json": {"schema": _ref(takes), "example": EXAMPLES[takes]}}
-        operation["requestBody"] = {"required": True, "content": content}
-        operation["responses"] |= _problems(*BODY_PROBLEMS)
-    operation["responses"] |= _problems("401" if secured else "403")
-    operation["responses"].setdefault("503", _unavailable())
-    if secured:
-        operation["security"] = [{"token": []}]
-    return operation
+    """Describe one operation: each may find the database away."""
+    example = None if takes is None else EXAMPLES[takes]
+    made = operation(summary, responses, secured, parameters, of=of, takes=takes, example=example)
+    made["responses"].setdefault("503", _unavailable())
+    return made
 
 
 def _unavailable() -> dict[str, Any]:
     seconds = {"schema": {"type": "integer", "minimum": 1}}
-    return {**_problems("503")["503"], "headers": {"Retry-After": seconds}}
-
-
-def _query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "in": "query", "required": False, "schema": schema}
-
-
-def _ref(name: str) -> dict[str, Any]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _list(name: str, of: str) -> dict[str, Any]:
-    items = {"type": "array", "items": _ref(of)}
-    return {"type": "object", "required": [name], "properties": {name: items}}
-
-
-def _json(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": "the answer", "content": {"application/json": {"schema": schema}}}
-
-
-def _problems(*statuses: str) -> dict[str, Any]:
-    content = {"application/problem+json": {"schema": _ref("Problem")}}
-    return {status: {"description": "what is wrong", "content": content} for status in statuses}
+    return {**problems("503")["503"], "headers": {"Retry-After": seconds}}

@@ -66,6 +66,18 @@ class Operations:
         limit: int = SHOWN,
     ) -> list[dict[str, Any]]:
         """List runs, newest first."""
+        rows = await self.rows(state=state, tenant=tenant, before=before, limit=limit)
+        return [run_document(row) for row in rows]
+
+    async def rows(
+        self,
+        *,
+        state: str | None = None,
+        tenant: str | None = None,
+        before: Any = None,
+        limit: int = SHOWN,
+    ) -> list[RunRow]:
+        """Find runs, newest first."""
         if state is not None and state not in RUN_STATES:
             raise ConfigError(f"state must be one of {', '.join(RUN_STATES)}; got {shown(state)}")
         whole(limit, "limit", 1, MOST_SHOWN)
@@ -73,8 +85,7 @@ class Operations:
         if tenant is not None and "\0" in tenant:
             raise ConfigError(f"no tenant has a NUL in its name; got {shown(tenant)}")
         store = await self.jobs.store()
-        rows = await store.runs(state=state, tenant=tenant, before=last, limit=limit)
-        return [run_document(row) for row in rows]
+        return await store.runs(state=state, tenant=tenant, before=last, limit=limit)
 
     async def run(self, run: Any) -> dict[str, Any]:
         """Show a run and its jobs."""
@@ -111,6 +122,13 @@ class Operations:
     async def set_sla(
         self, run: Any, *, soft: Any = KEEP, hard: Any = KEEP, job: Any = None
     ) -> dict[str, Any]:
+        """Change the SLAs of a run or of one of its jobs, and show it."""
+        await self.change_sla(run, soft=soft, hard=hard, job=job)
+        return await self.run(run)
+
+    async def change_sla(
+        self, run: Any, *, soft: Any = KEEP, hard: Any = KEEP, job: Any = None
+    ) -> None:
         """Change the SLAs of a run or of one of its jobs; relative ones count from now, None is none."""
         store = await self.jobs.store()
         row = await self.row(run)
@@ -127,7 +145,6 @@ class Operations:
             raise ConfigError(f"run {row.dag} has ended ({row.state}): its SLAs are history")
         await store.set_sla(row.dag, soft_at, hard_at, node)
         self._look()
-        return await self.run(row.dag)
 
     async def explain(self, job: Any) -> Explanation:
         """Say in one sentence why a job does not run, and when it likely will."""

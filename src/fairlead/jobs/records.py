@@ -199,6 +199,7 @@ class RunRow(NamedTuple):
     left: int  # jobs that have not ended
     jobs: int
     cancelling: bool
+    failed: int = 0  # jobs that failed or expired
 
 
 class JobRow(NamedTuple):

@@ -14,6 +14,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from fairlead.core import Gate
 from fairlead.errors import StoreUnavailable
 from fairlead.jobs.claiming import Claimer
 from fairlead.jobs.counting import Counts
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fairlead.jobs.settings import Settings
     from fairlead.jobs.stores.base import Store
     from fairlead.jobs.worker import Crew
+    from fairlead.runtime import MakeGate
 
 PAGE = 20_000  # ready jobs read at once
 MOST_CLAIMS = 1_000  # in one statement
@@ -52,6 +54,7 @@ class Scheduler:
         *,
         upkeep: Callable[[Scheduler], Awaitable[None]],
         on_finished: Callable[[Finished], None],
+        gate: MakeGate = Gate,
     ) -> None:
         self.store = store
         self.settings = settings
@@ -64,6 +67,7 @@ class Scheduler:
         self.roster = Roster(settings.lease)
         self.planners = Planners(settings.planner, store.now, settings.max_withheld, self.wake)
         self.progressed_at = time.monotonic()  # for health: a loop that stands still is no good
+        self._gate = gate
         self._upkeep = upkeep
         self._on_finished = on_finished
         self._wake = asyncio.Event()
@@ -197,6 +201,7 @@ class Scheduler:
             max_wait=self.settings.max_wait,
             max_withheld=self.settings.max_withheld,
             burst=self.settings.burst,
+            gate=self._gate,
         )
         self.estimates.replace(await self.store.estimates())
         self._hold(frontier, await self.store.running(), self.store.now())

@@ -16,6 +16,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from fairlead.config import seconds, shown
+from fairlead.core import Gate
 from fairlead.errors import ConfigError, Misuse, ShuttingDown, UnknownRun
 from fairlead.jobs.announcing import Announcer
 from fairlead.jobs.estimates import Estimates
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from fairlead.jobs.graph import Dag
     from fairlead.jobs.records import Ending, Finished, JobRow, NewRun, RunRow
     from fairlead.jobs.stores.base import Store
+    from fairlead.runtime import MakeGate
 
 F = TypeVar("F", bound="Callable[..., Any]")
 LOCAL_SLOTS = 8  # of an executor that nobody declared
@@ -70,6 +72,7 @@ class Jobs:
                 f"Jobs has no setting {unknown!r}; there are {', '.join(('executors', *known))}"
             ) from None
         self.url = url
+        self.make_gate: MakeGate = Gate  # of the leader; another one watches it
         self.tasks: dict[str, Task] = {}
         self.scheduler: Scheduler | None = None
         self.crew: Crew | None = None
@@ -137,6 +140,13 @@ class Jobs:
         return self._declared | specs_of({DEFAULT_EXECUTOR: LOCAL_SLOTS})
 
     # The database
+
+    def move_to(self, url: str) -> None:
+        """Use another database than the one the code names; before anything was asked of it."""
+        if self._opened_on is not None:
+            raise Misuse("this Jobs has been used with its database; move it before")
+        self._store = open_store(url)
+        self.url = url
 
     async def store(self) -> Store:
         """The store, open."""
@@ -324,6 +334,7 @@ class Jobs:
             estimates,
             upkeep=Upkeep(store, self.tasks, self._announcer),
             on_finished=self._finished,
+            gate=self.make_gate,
         )
         await crew.start()
         self.crew, self.scheduler = crew, scheduler

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fairlead.core.gate import Change
 from fairlead.errors import ConfigError
-from fairlead.flows.link import Call, Fault, Script
+from fairlead.ledger.link import Call, Fault, Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

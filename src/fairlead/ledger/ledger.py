@@ -25,16 +25,16 @@ from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairlead.errors import FairleadError, Misuse
-from fairlead.flows.link import Call, Fault, Link, Script
-from fairlead.flows.quota_lease import QuotaLease
-from fairlead.flows.slots_lease import SlotsLease
+from fairlead.ledger.link import Call, Fault, Link, Script
+from fairlead.ledger.quota_lease import QuotaLease
+from fairlead.ledger.slots_lease import SlotsLease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from fairlead.capacities import LeasedSlots, LeasedTokens
-    from fairlead.flows.leases import Adjust, Asked, Lease, LossPolicy
+    from fairlead.ledger.leases import Adjust, Asked, Lease, LossPolicy
 
 GAP = 0.001  # seconds between two round trips, at least
 PACE = 0.01  # seconds between two asks for what was scarce, for up to ten processes
@@ -44,7 +44,7 @@ ALIVE_FOR = 1.5  # seconds a process counts as alive after a beat
 RETRY = 0.5
 MOST_CALLS = 500  # in one round trip
 
-log = logging.getLogger("fairlead.flows")
+log = logging.getLogger("fairlead.ledger")
 AnyLease = TypeVar("AnyLease", bound="Lease")
 
 

@@ -27,7 +27,7 @@ ANSWER_WITHIN = 0.5  # seconds for a round trip, connecting included
 SLOW = 0.15  # seconds after which those who need not be sure stop waiting for it
 STALL = 0.05  # a timer this late means that this process stood still, not that the server did
 
-log = logging.getLogger("fairlead.flows")
+log = logging.getLogger("fairlead.ledger")
 
 
 class Fault(Exception):
@@ -39,7 +39,7 @@ class Script:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.text = files("fairlead.flows").joinpath("lua", f"{name}.lua").read_text("utf-8")
+        self.text = files("fairlead.ledger").joinpath("lua", f"{name}.lua").read_text("utf-8")
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 

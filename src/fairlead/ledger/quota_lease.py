@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.capacities.block import TokenWant
 from fairlead.errors import ConfigError
-from fairlead.flows.leases import MOST_KNOWN, Lease, label_of, numbers
-from fairlead.flows.link import Call, Fault, Script
+from fairlead.ledger.leases import MOST_KNOWN, Lease, label_of, numbers
+from fairlead.ledger.link import Call, Fault, Script
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
     from contextlib import AbstractContextManager
 
     from fairlead.capacities.leased import LeasedTokens
-    from fairlead.flows.leases import Adjust, LossPolicy
+    from fairlead.ledger.leases import Adjust, LossPolicy
 
 BLOCK_LASTS = 1.0  # seconds a block of tokens may be used for
 HEARD_FOR = 1.0  # seconds a process's demand counts at the ledger after it was told

@@ -7,15 +7,15 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from fairlead.capacities.leased_slots import SlotWant
-from fairlead.flows.leases import MOST_KNOWN, Lease, label_of, numbers
-from fairlead.flows.link import Call, Fault, Script
+from fairlead.ledger.leases import MOST_KNOWN, Lease, label_of, numbers
+from fairlead.ledger.link import Call, Fault, Script
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
     from contextlib import AbstractContextManager
 
     from fairlead.capacities.leased_slots import LeasedSlots
-    from fairlead.flows.leases import Adjust, LossPolicy
+    from fairlead.ledger.leases import Adjust, LossPolicy
 
 SLOTS_LAST = 2.0  # seconds in which room may be used for new starts after it was renewed
 MARGIN = 0.1  # of that time: clocks of two machines run at different speeds

@@ -1,6 +1,7 @@
-"""What a scheduler shows to the outside: metrics, readiness, and a verdict on its health, as one ASGI app."""
+"""What a scheduler shows to the outside: metrics, readiness, a verdict on its health; and gates that can be watched."""
 
 from fairlead.observe.asgi import app
 from fairlead.observe.health import Health, Observed, Verdict
+from fairlead.observe.watched import Feed, WatchedGate
 
-__all__ = ["Health", "Observed", "Verdict", "app"]
+__all__ = ["Feed", "Health", "Observed", "Verdict", "WatchedGate", "app"]

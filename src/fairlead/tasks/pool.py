@@ -16,6 +16,7 @@ from fairlead.tasks.work import Workers
 
 if TYPE_CHECKING:
     from fairlead.core import Capacity, Policy
+    from fairlead.runtime import MakeGate
 
 
 class SharedPool:
@@ -28,10 +29,14 @@ class SharedPool:
     """
 
     def __init__(
-        self, max_concurrency: int = DEFAULT_SLOTS, *, capacity: Capacity | None = None
+        self,
+        max_concurrency: int = DEFAULT_SLOTS,
+        *,
+        capacity: Capacity | None = None,
+        gate: MakeGate = Gate,
     ) -> None:
         self._members = FairQueue("door", inside=_policy_of)
-        self._gate = LoopGate(Gate(self._members, slots_or(capacity, max_concurrency)))
+        self._gate = LoopGate(gate(self._members, slots_or(capacity, max_concurrency)))
         self._workers = Workers(self._gate)
 
     def scheduler(

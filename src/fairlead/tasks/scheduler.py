@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from fairlead.core import Capacity
+    from fairlead.runtime import MakeGate
 
 NEW, RUNNING, WAITING, WITHDRAWN = State.NEW, State.RUNNING, State.WAITING, State.WITHDRAWN
 OK = Outcome.OK
@@ -70,15 +71,16 @@ class Scheduler(Door, Submitting):
         *,
         policy: Policy | None = None,
         capacity: Capacity | None = None,
+        gate: MakeGate = Gate,
     ) -> Self:
         """Share `max_concurrency` slots (default 16); a `max_queue_size` of 0 lets any number wait.
 
-        `policy` replaces priorities with aging, `capacity` replaces the slots.
+        `policy` replaces priorities with aging, `capacity` the slots, and `gate` what joins them: `Feed.gate` watches.
         """
         capacity = slots_or(capacity, max_concurrency)
         policy = aging_or(policy, max_queue_size, starvation_timeout)
-        gate = LoopGate(Gate(policy, capacity))
-        return cls(gate, Workers(gate), policy)
+        loop_gate = LoopGate(gate(policy, capacity))
+        return cls(loop_gate, Workers(loop_gate), policy)
 
     @classmethod
     def unbounded(cls) -> Self:

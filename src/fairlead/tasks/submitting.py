@@ -30,7 +30,7 @@ NEW, OK, RUNNING = State.NEW, Outcome.OK, State.RUNNING
 class TaskTicket(LeanTicket):
     """A ticket of `submit` and `turn`, whose work runs in the caller's own task; awaiting it waits for its slot."""
 
-    __slots__ = ("door", "owner", "reason", "woken")
+    __slots__ = ("door", "member", "owner", "reason", "woken")
 
     door: Scheduler
     owner: asyncio.Task[Any] | None  # the caller's task, while it holds the slot

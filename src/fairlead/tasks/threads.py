@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fairlead.core import Capacity
+    from fairlead.runtime import MakeGate
 
 RUNNING, WAITING = State.RUNNING, State.WAITING
 IDLE = 5.0  # seconds a worker thread waits for more work before it ends
@@ -108,11 +109,12 @@ class ThreadScheduler(Door, ThreadSubmitting):
         *,
         policy: Policy | None = None,
         capacity: Capacity | None = None,
+        gate: MakeGate = Gate,
     ) -> Self:
         """Share `max_concurrency` slots (default 16) between threads; see `Scheduler.bounded`."""
         capacity = slots_or(capacity, max_concurrency)
         policy = aging_or(policy, max_queue_size, starvation_timeout)
-        return cls(ThreadGate(Gate(policy, capacity)), policy)
+        return cls(ThreadGate(gate(policy, capacity)), policy)
 
     @classmethod
     def unbounded(cls) -> Self:

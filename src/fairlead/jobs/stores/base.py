@@ -164,8 +164,8 @@ class Store(Protocol):
     ) -> list[RunRow]:
         """List runs, newest first."""
 
-    async def jobs(self, dag: int) -> list[JobRow]:
-        """List a run's jobs in order, also of an archived one."""
+    async def jobs(self, dag: int, limit: int | None = None) -> list[JobRow]:
+        """List a run's jobs in order, also of an archived one; with a limit the first of them."""
 
     async def cancel(self, dag: int) -> bool:
         """Cancel what could start, skip what waits for others, ask what runs to stop; False if the run has ended."""

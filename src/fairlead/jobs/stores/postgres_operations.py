@@ -26,7 +26,8 @@ STATE = (
 )
 RUN = f"""
 SELECT d.dag, d.name, d.tenant, d.key, {STATE}, d.soft, d.hard, d.created_at, d.start_at,
-    coalesce(d.started_at, f.claimed_at), d.completed_on, d.remaining, d.jobs, d.cancelling
+    coalesce(d.started_at, f.claimed_at), d.completed_on, d.remaining, d.jobs, d.cancelling,
+    d.failed
 FROM {{0}} d LEFT JOIN fairlead.jobs f
     ON f.dag = d.dag AND f.node = 0 AND d.started_at IS NULL AND d.jobs = 1 WHERE """
 JOBS = """
@@ -40,6 +41,14 @@ IN_STATE = {
     "active": f"d.completed_on IS NULL AND NOT d.paused AND {BEGUN}",
     "suspended": "d.completed_on IS NULL AND d.paused",
 }
+# Where active runs can be found without a walk past all that have not begun: those that say so, those with a claim, and
+# the newest.  A run of one job that waits for its next try is found as long as it is among these.
+NEWEST = 2_000
+MAYBE_ACTIVE = f"""
+(SELECT d.dag FROM fairlead.dags d WHERE d.completed_on IS NULL AND d.started_at IS NOT NULL AND {{0}}
+    ORDER BY d.dag DESC LIMIT $1)
+UNION SELECT unnest(c.dags) FROM fairlead.claims c
+UNION (SELECT d.dag FROM fairlead.dags d WHERE d.completed_on IS NULL AND {{0}} ORDER BY d.dag DESC LIMIT {NEWEST})"""
 PUT_SCHEDULE = """
 WITH told AS (INSERT INTO fairlead.news (settings) VALUES (true))
 INSERT INTO fairlead.schedules (name, cron, timezone, run, misfire, cursor, paused) VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -90,25 +99,31 @@ class Operations:
         before: int | None = None,
         limit: int = 50,
     ) -> list[RunRow]:
-        terms, args = ["true"], [limit]
-        if state is not None:
-            if state not in IN_STATE:
-                args.append(state)  # type: ignore[arg-type]
-            terms.append(
-                IN_STATE.get(state, f"d.completed_on IS NOT NULL AND d.state = ${len(args)}")
-            )
+        terms: list[str] = ["true"]
+        args: list[Any] = [limit]
         if tenant is not None:
-            args.append(tenant)  # type: ignore[arg-type]
-            terms.append(f"d.tenant = ${len(args)}")
+            args.append(tenant)
+            terms.append(f"d.tenant = ${len(args)}" + " AND d.tenant <> ''" * bool(tenant))
         if before is not None:
             args.append(before)
             terms.append(f"d.dag < ${len(args)}")
-        sql = f"{RUN.format('fairlead.dags')} {' AND '.join(terms)} ORDER BY d.dag DESC LIMIT $1"
+        whose = " AND ".join(terms)
+        table = "fairlead.dags"
+        if state == "active":
+            table = f"(SELECT o.* FROM ({MAYBE_ACTIVE.format(whose)}) c JOIN fairlead.dags o ON o.dag = c.dag)"
+        if state is not None:
+            if state not in IN_STATE:
+                args.append(state)
+                terms.append("d.state <> 'completed'" if state != "completed" else "true")
+            terms.append(
+                IN_STATE.get(state, f"d.completed_on IS NOT NULL AND d.state = ${len(args)}")
+            )
+        sql = f"{RUN.format(table)} {' AND '.join(terms)} ORDER BY d.dag DESC LIMIT $1"
         return [RunRow(*row) for row in await self._fetch(sql, *args, again=True)]
 
-    async def jobs(self, dag: int) -> list[JobRow]:
-        sql = f"{JOBS.format('')} UNION ALL {JOBS.format('archived_')} ORDER BY 2"
-        rows = await self._fetch(sql, dag, again=True)
+    async def jobs(self, dag: int, limit: int | None = None) -> list[JobRow]:
+        sql = f"{JOBS.format('')} UNION ALL {JOBS.format('archived_')} ORDER BY 2 LIMIT $2"
+        rows = await self._fetch(sql, dag, limit, again=True)
         return [JobRow(*row)._replace(needs=tuple(row[6] or ())) for row in rows]
 
     async def cancel(self, dag: int) -> bool:

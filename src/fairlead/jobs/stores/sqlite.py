@@ -287,8 +287,8 @@ class SqliteStore:
     ) -> list[RunRow]:
         return await self._read(lambda db: sqlite_runs.runs(db, state, tenant, before, limit))
 
-    async def jobs(self, dag: int) -> list[JobRow]:
-        return await self._read(lambda db: sqlite_runs.jobs(db, dag))
+    async def jobs(self, dag: int, limit: int | None = None) -> list[JobRow]:
+        return await self._read(lambda db: sqlite_runs.jobs(db, dag, limit))
 
     async def cancel(self, dag: int) -> bool:
         now = self._time()

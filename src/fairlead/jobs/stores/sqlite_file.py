@@ -129,15 +129,20 @@ def connect(path: Path, *, reading: bool = False) -> sqlite3.Connection:
         raise StoreError(
             f"database {path} cannot be opened ({error}); can this user read and write the file and its folder?"
         ) from error
-    try:
+
+    def set_up() -> None:
+        # Each of these may read the schema, and meet the lock of a process that is making the file.
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA cache_size = -65536")
-        patient(lambda: connection.execute("SELECT count(*) FROM sqlite_master").fetchone())
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if reading:
             connection.execute("PRAGMA query_only = 1")
         else:
             connection.execute("PRAGMA journal_size_limit = 67108864")
             connection.execute("PRAGMA wal_autocheckpoint = 4000")
+
+    try:
+        patient(set_up)
     except sqlite3.Error as error:
         connection.close()
         raise translated(error, path) from error

@@ -40,7 +40,7 @@ JOINED = f"jobs JOIN dags ON dags.id = jobs.id >> {SHIFT}"
 ACTIVE_JOINED = f"jobs INDEXED BY jobs_active CROSS JOIN dags ON dags.id = jobs.id >> {SHIFT}"
 RUN = (
     "id, name, tenant, key, state, soft, hard, created_at, start_at, started_at, completed_on, left, jobs, "
-    "cancelling"
+    "cancelling, failed"
 )
 JOB = (
     "id, name, task, executor, state, needs, waits, level, estimate, soft, hard, attempts, crashes, retries, "
@@ -109,8 +109,8 @@ def running_job(row: Sequence[Any]) -> RunningJob:
 
 
 def run_row(row: Sequence[Any]) -> RunRow:
-    *told, cancelling = row
-    return RunRow._make([*told, bool(cancelling)])
+    told, cancelling, *failed = row[:13], row[13], *row[14:]  # of old archives there is no more
+    return RunRow._make([*told, bool(cancelling), *(failed or [0])])
 
 
 def job_row(row: Sequence[Any]) -> JobRow:

@@ -35,6 +35,9 @@ from fairlead.jobs.stores.sqlite_rows import (
 if TYPE_CHECKING:
     import sqlite3
 
+FEW = ("active", "suspended", "failed", "cancelled")  # the states of which there is an index
+IS_FEW = f"state IN {FEW}"
+
 
 def run(connection: sqlite3.Connection, dag: int) -> RunRow | None:
     """Find a run, also in the archive."""
@@ -63,20 +66,26 @@ def runs(
         if value is not None:
             terms.append(term)
             bound.append(value)
+    table = "dags"
+    if state in FEW:
+        table = "dags INDEXED BY dags_few"
+        terms.append(IS_FEW)
+    elif tenant:
+        terms.append("tenant <> ''")  # as its index says
     rows = connection.execute(
-        f"SELECT {RUN} FROM dags WHERE {' AND '.join(terms)} ORDER BY id DESC LIMIT ?",
+        f"SELECT {RUN} FROM {table} WHERE {' AND '.join(terms)} ORDER BY id DESC LIMIT ?",
         (*bound, limit),
     )
     return [run_row(row) for row in rows.fetchall()]
 
 
-def jobs(connection: sqlite3.Connection, dag: int) -> list[JobRow]:
-    """List a run's jobs in order."""
+def jobs(connection: sqlite3.Connection, dag: int, limit: int | None = None) -> list[JobRow]:
+    """List a run's jobs in order, or the first of them."""
     rows = connection.execute(
-        f"SELECT {JOB} FROM jobs WHERE {OF_RUN} ORDER BY id",
-        (dag, dag),
+        f"SELECT {JOB} FROM jobs WHERE {OF_RUN} ORDER BY id LIMIT ?",
+        (dag, dag, -1 if limit is None else limit),
     ).fetchall()
-    return [job_row(row) for row in rows] if rows else archived_jobs(connection, dag)
+    return [job_row(row) for row in rows] if rows else archived_jobs(connection, dag)[:limit]
 
 
 def living(connection: sqlite3.Connection, dag: int) -> str | None:
