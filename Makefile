@@ -9,12 +9,12 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-TREES := $(wildcard src tests benchmarks)
+TREES := $(wildcard src tests benchmarks examples tools)
 
-.PHONY: run test check bench clean
+.PHONY: run test check bench clean docs changelog types
 
 run: $(VENV)/ready
-	@$(BIN)/fairlead demo $(ARGS)
+	@$(BIN)/fairlead serve $(ARGS)
 
 test: $(VENV)/ready
 	@$(BIN)/python -m pytest $(ARGS)
@@ -25,8 +25,20 @@ check: $(VENV)/ready
 	@$(BIN)/mypy $(TREES)
 	@$(BIN)/python -m pytest tests/test_shape.py
 
+# The dashboard's JSDoc types; needs npm, which nothing else here does.
+types:
+	@npx --yes --package typescript@5 tsc -p tests/dashboard/jsconfig.json
+
 bench: $(VENV)/ready-bench
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+# The site, in build/site; a broken link is an error. Open build/site/index.html (its search needs a server, such as python -m http.server).
+docs: $(VENV)/ready
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict $(ARGS)
+
+# Gathers changes/ into CHANGELOG.md: `make changelog ARGS="0.2.0"`; without a version it shows what would be written.
+changelog: $(VENV)/ready
+	@$(BIN)/python tools/changelog.py $(ARGS)
 
 clean:
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks import (
+    dashboard,
     flows,
     flows_figures,
     gate,
@@ -24,6 +25,9 @@ from benchmarks import (
     jobs_figures,
     jobs_planning,
     memory,
+    sim,
+    streams,
+    streams_figures,
     tasks,
 )
 from benchmarks.figures import Chapter
@@ -39,14 +43,23 @@ SUITES: dict[str, Callable[[Sizes], Iterator[Table]]] = {
     "flows": flows.tables,
     "jobs": jobs.tables,
     "jobs-planning": jobs_planning.tables,
+    "sim": sim.tables,
+    "streams": streams.tables,
+    "dashboard": dashboard.tables,
 }
 PARTS = {"jobs-planning"}  # of another suite: run by themselves only if named
 CHAPTERS: dict[str, Chapter] = {
-    one.suite: one for one in (gateway_figures.CHAPTER, flows_figures.CHAPTER, jobs_figures.CHAPTER)
+    one.suite: one
+    for one in (
+        gateway_figures.CHAPTER,
+        flows_figures.CHAPTER,
+        jobs_figures.CHAPTER,
+        streams_figures.CHAPTER,
+    )
 }
 PACKAGES = (
     "uvloop anyio aiometer aiolimiter aiojobs uvicorn httptools aiohttp slowapi limits redis grpcio "
-    "asyncpg psycopg pgqueuer procrastinate huey"
+    "asyncpg psycopg pgqueuer procrastinate huey confluent-kafka aiokafka faststream"
 ).split()
 
 

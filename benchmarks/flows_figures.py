@@ -62,4 +62,4 @@ def rows(figures: Figures) -> list[Row]:
     return found
 
 
-CHAPTER = Chapter("flows", "Flows", INTRODUCTION, ("docs/flows.md", "README.md"), rows)
+CHAPTER = Chapter("flows", "Flows", INTRODUCTION, ("docs/flows.md",), rows)

@@ -58,7 +58,7 @@ async def rest(port: int) -> None:
 
 async def bare(*, reads: bool = False) -> None:
     """An ASGI callable that takes the body and answers, on the product's own listener; or reads and writes JSON too."""
-    from fairlead.flows.serving import HttpListener
+    from fairlead.serving.listener import Listener
 
     said = json.loads(ANSWER)
 
@@ -76,7 +76,7 @@ async def bare(*, reads: bool = False) -> None:
         await send(START)
         await send(body)
 
-    listener = HttpListener(app, ANYWHERE)
+    listener = Listener(app, ANYWHERE)
     await listener.begin()
     await rest(port_of(listener.address))
 
@@ -87,7 +87,8 @@ async def product(wire: str) -> None:
     from fairlead.flows.serving import FlowServer
 
     loaded = load(SETTINGS)
-    async with FlowServer(loaded, **{"http": None, wire: ANYWHERE}) as server:
+    given: dict[str, Any] = {"http": None, wire: ANYWHERE}
+    async with FlowServer(loaded, **given) as server:
         listener = getattr(server, wire)
         await rest(port_of(listener.address))
 

@@ -59,4 +59,4 @@ def rows(figures: Figures) -> list[Row]:
     return found
 
 
-CHAPTER = Chapter("gateway", "Gateway", INTRODUCTION, ("docs/gateway.md", "README.md"), rows)
+CHAPTER = Chapter("gateway", "Gateway", INTRODUCTION, ("docs/gateway.md",), rows)

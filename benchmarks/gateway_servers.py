@@ -166,11 +166,11 @@ async def proxy(upstream: str) -> None:
     """The very same proxy on the same listener, without admission."""
     from fairlead.gateway.fleet import Fleet
     from fairlead.gateway.proxy import Proxy
-    from fairlead.gateway.serving import Listener
+    from fairlead.gateway.serving import listener_of
 
     settings = proxy_settings(upstream).settings
     fleet = Fleet(settings, lambda: None)
-    listener = Listener(Proxy(fleet, settings), settings.listen, lambda: settings)
+    listener = listener_of(Proxy(fleet, settings), settings.listen, lambda: settings)
     listener.bind()
     await fleet.start()
     await listener.begin()

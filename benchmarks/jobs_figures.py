@@ -72,4 +72,4 @@ def _times(figures: Figures, title: str, peer: str, case: str, words: str, least
     return [(f"of {words}", f"{figure(figures.ratio(title, peer, case))}×", least)]
 
 
-CHAPTER = Chapter("jobs", "Jobs", INTRODUCTION, ("docs/jobs.md", "README.md"), rows)
+CHAPTER = Chapter("jobs", "Jobs", INTRODUCTION, ("docs/jobs.md",), rows)

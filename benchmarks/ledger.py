@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 from fairlead.capacities import LeasedTokens
 from fairlead.core import Gate, State, Ticket
-from fairlead.flows.ledger import Ledger
+from fairlead.ledger.ledger import Ledger
 from fairlead.policies import FIFO, FairQueue
 from fairlead.runtime import LoopGate
 

@@ -22,6 +22,8 @@ class Sizes:
     storm: float = 5.0  # seconds of overload
     jobs: int = 10_000  # stored and drained, a tenth for the slowest peers
     stored: int = 1_000_000  # ready jobs that a service finds when it starts
+    records: int = 480_000  # of a stream
+    simulated: int = 100_000  # tickets of a simulation
     plot: str = "docs/gateway-overload.svg"  # drawn by the overload, if named
 
 
@@ -40,5 +42,7 @@ QUICK = Sizes(
     storm=1.5,
     jobs=1_000,
     stored=20_000,
+    records=40_000,
+    simulated=10_000,
     plot="",
 )

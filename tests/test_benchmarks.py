@@ -24,6 +24,7 @@ from benchmarks import (
     jobs_figures,
     memory,
     peers,
+    sim,
     tasks,
 )
 from benchmarks.figures import Chapter, Figures, between, section, short_table
@@ -54,6 +55,7 @@ TINY = Sizes(
     storm=0.5,
     jobs=40,
     stored=400,
+    simulated=200,
     plot="",
 )
 
@@ -75,7 +77,7 @@ def check(result: Result) -> None:
     assert json.loads(json.dumps(plain(result)))["title"] == result.table.title
 
 
-@pytest.mark.parametrize("suite", [tasks, gate])
+@pytest.mark.parametrize("suite", [tasks, gate, sim])
 def test_every_case_of_a_suite_runs(suite):
     for table in suite.tables(TINY):
         check(harness.run(table, 1))

@@ -2,7 +2,7 @@
 
     FairleadError
       ConfigError (a ValueError)    wrong at construction: a bad number, duration, name or file
-        BadFile                     a DAG file; .lines says everything that is wrong, with line and column
+        BadFile                     of a DAG, a scenario or a policy; .lines says everything that is wrong, and where
       Refused                       the gate said no; carries .ticket, .reason, .retry_after, .status_hint
         QueueFull 429               the queue is at its limit; .current and .maximum
         WaitedTooLong 408           the wait (or a drain) passed its limit
@@ -47,7 +47,7 @@ class ConfigError(FairleadError, ValueError):
 
 
 class BadFile(ConfigError):
-    """A DAG file with mistakes in it."""
+    """A file with mistakes in it."""
 
     MOST_LINES = 20
 

@@ -1,4 +1,5 @@
 """Which `Jobs` a command means: `--app module:jobs`, or the database alone, `--db URL`; else by the environment.
+And which `StreamApp`: `module:app`.
 
 The current directory is importable.  Whatever is wrong with somebody's module is told in one sentence.
 """
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from fairlead.jobs.service import Jobs
+    from fairlead.streams.app import StreamApp
 
 APP = "FAIRLEAD_APP"
 DB = "FAIRLEAD_DB"
@@ -54,16 +56,34 @@ def load_app(text: str) -> Jobs:
 
     if not _APP.fullmatch(text):
         raise ConfigError(f"--app must be module:name, such as shop.work:jobs; got {shown(text)}")
+    found = _named(text, f"--app {text}")
+    if not isinstance(found, Jobs):
+        kind = type(found).__name__
+        raise ConfigError(f"{text} is no Jobs but of type {kind!r}; write --app module:jobs")
+    return found
+
+
+def load_stream_app(text: str) -> StreamApp:
+    """Load `module:app`."""
+    from fairlead.streams.app import StreamApp
+
+    if not _APP.fullmatch(text):
+        raise ConfigError(f"the app must be module:name, such as billing:app; got {shown(text)}")
+    found = _named(text, text)
+    if not isinstance(found, StreamApp):
+        kind = type(found).__name__
+        raise ConfigError(f"{text} is no StreamApp but of type {kind!r}; write module:app")
+    return found
+
+
+def _named(text: str, given: str) -> Any:
     name, _, attributes = text.partition(":")
     found: Any = _imported(name)
     for attribute in attributes.split("."):
         try:
             found = getattr(found, attribute)
         except Exception:
-            raise ConfigError(f"module {name!r} has no {attributes!r} (--app {text})") from None
-    if not isinstance(found, Jobs):
-        kind = type(found).__name__
-        raise ConfigError(f"{text} is no Jobs but of type {kind!r}; write --app module:jobs")
+            raise ConfigError(f"module {name!r} has no {attributes!r} ({given})") from None
     return found
 
 

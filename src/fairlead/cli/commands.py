@@ -12,17 +12,23 @@ from fairlead.cli.db import db
 from fairlead.cli.flows import flows
 from fairlead.cli.gateway import config, gateway
 from fairlead.cli.jobs import jobs
+from fairlead.cli.serve import serve
+from fairlead.cli.simulate import record, simulate, tune
+from fairlead.cli.starting import doctor, export, init
+from fairlead.cli.streams import streams
+from fairlead.cli.top import top
 from fairlead.cli.worker import worker
 from fairlead.errors import FairleadError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 DOORS = {
     "gateway": gateway,
     "config": config,
     "flows": flows,
     "jobs": jobs,
+    "streams": streams,
     "db": db,
 }
 
@@ -56,13 +62,26 @@ def _application(args: Sequence[str]) -> typer.Typer:
     )
     application.callback(invoke_without_command=True)(root)
     application.command()(demo)
+    application.command()(serve)
     application.command()(worker)
     everything = "_FAIRLEAD_COMPLETE" in os.environ  # a shell asks what may come next
+    for command in (init, doctor, top, export, simulate, tune, record):
+        wanted = everything or command.__name__ in args
+        application.command(command.__name__)(command if wanted else _only_named(command))
     for name, door in DOORS.items():
         wanted = everything or name in args
         named = door if wanted else typer.Typer(help=door.info.help, rich_markup_mode=None)
         application.add_typer(named, name=name)
     return application
+
+
+def _only_named(command: Callable[..., Any]) -> Callable[[], None]:
+    """Stand for a command in a list of commands."""
+
+    def named() -> None: ...
+
+    named.__doc__ = command.__doc__
+    return named
 
 
 def _mistake(message: str) -> int:

@@ -38,6 +38,7 @@ class Hold(NamedTuple):
     """The scope of a class kept out by a reservation above it.  A promotion passes through it."""
 
     rank: int
+    whose: Hashable = None  # where doors with classes of their own share a gate
 
 
 class Capacity:

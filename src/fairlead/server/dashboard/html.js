@@ -1,0 +1,13 @@
+/** The one place that knows which view library is used. */
+import htm from "./vendor/htm.js";
+import { h } from "./vendor/preact.js";
+
+export { Component, Fragment, render } from "./vendor/preact.js";
+export {
+  useCallback, useEffect, useErrorBoundary, useId, useLayoutEffect, useMemo, useRef, useState,
+} from "./vendor/preact-hooks.js";
+
+export const html = htm.bind(h);
+
+/** Join class names, leaving out what is false. @param {...(string|false|null|undefined)} names */
+export const names = (...names) => names.filter(Boolean).join(" ");

@@ -1,0 +1,138 @@
+"""The gateway in the server's process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fairlead.gateway.serving import Gateway
+from fairlead.gateway.settings import CLASSES
+from fairlead.server.hosted_pool import shared
+from fairlead.server.hosting import Reserve, View, resize_to, weight_for
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence
+
+    from prometheus_client import Metric
+
+    from fairlead.core import Ticket
+    from fairlead.gateway.loading import Loaded as GatewayLoaded
+    from fairlead.gateway.pool import Pool
+    from fairlead.observe.watched import Feed
+    from fairlead.server.hosted_pool import HostedPool
+    from fairlead.server.hosting import State
+    from fairlead.server.loading import Loaded
+
+DEFAULT = "default"  # what the one pool is called, where there is but one
+
+
+def class_of(ticket: Ticket) -> str:
+    """Name the class of a request."""
+    return CLASSES[ticket.rank]
+
+
+class HostedGateway:
+    """A whole gateway: its own two listeners, its pools watched."""
+
+    name = kind = "gateway"
+
+    def __init__(self, loaded: GatewayLoaded, feed: Feed, pools: Sequence[HostedPool] = ()) -> None:
+        self.state: State = "starting"
+        self.detail = ""
+        self._feed = feed
+        gates = shared(pools, self.name, class_of, feed.gates(self.name, class_of))
+        self.gateway = Gateway(loaded, gates=gates)
+
+    async def start(self) -> None:
+        """Take both addresses and begin."""
+        await self.gateway.__aenter__()
+        self.state, self.detail = "running", self.gateway.describe()
+
+    async def stop(self, grace: float) -> None:
+        """Finish what runs or waits."""
+        self.state = "stopped"
+        await self.gateway.__aexit__()
+
+    def hurry(self) -> None:
+        """End at once what still runs."""
+        self.gateway.hurry()
+
+    def retune(self, loaded: Loaded) -> list[str]:
+        """Follow another configuration with everybody who waits."""
+        if loaded.gateway is None:
+            return ["gateway: the section is gone; the gateway runs on until the next start"]
+        self.gateway.retune(loaded.gateway)
+        return []
+
+    def views(self) -> list[View]:
+        """One gate for each pool."""
+        pools = self.gateway.admission.pools
+        found = []
+        for name, pool in list(pools.items()):
+            gate = f"gateway/{name or DEFAULT}"
+            channel = self._feed.channels.get(gate)
+            if channel is not None:
+                found.append(self._view(gate, pool, channel))
+        return found
+
+    def _view(self, gate: str, pool: Pool, channel: Any) -> View:
+        capacity = pool.capacity
+
+        def reserved() -> list[Reserve]:
+            return [
+                Reserve(
+                    CLASSES[rank],
+                    capacity.reserved[rank],
+                    min(capacity.reserved[rank], capacity.inflight[rank]),
+                )
+                for rank in reversed(range(len(CLASSES)))
+                if capacity.reserved[rank]
+            ]
+
+        def weight_of(tenant: Hashable) -> float:
+            return pool.tuning.weights.get(tenant, 1.0)
+
+        return View(
+            gate,
+            self.name,
+            channel,
+            now=pool.runtime.now,
+            total=lambda: capacity.total,
+            reserved=reserved,
+            weight_of=weight_of,
+            adjust=pool.runtime.adjust,
+            adjustable={
+                ("slots", "resize"): resize_to,
+                **{(name, "set_weight"): weight_for for name in CLASSES},
+            },
+        )
+
+    def links(self) -> dict[str, str]:
+        """Where requests go, and where operators look."""
+        return {
+            "proxy": self.gateway.data_listener.url,
+            "admin": self.gateway.admin_listener.url,
+        }
+
+    def unready(self) -> str | None:
+        """Without a living upstream nothing can be forwarded; that is told by the fleet, not by this."""
+        return None
+
+    def policy(self, gate: str) -> dict[str, Any] | None:
+        """The classes and tenants as they are set now, over the slots there are now."""
+        pool = self.gateway.admission.pools.get(gate.partition("/")[2].replace(DEFAULT, "", 1))
+        settings = self.gateway.admission.settings.priority_scheduler
+        if pool is None or self.gateway.admission.plain:
+            return None
+        said = settings.model_dump()
+        return {"preset": "gateway", **said, "capacity": max(1, pool.capacity.total)}
+
+    def summary(self) -> dict[str, Any] | None:
+        """Its gates tell everything."""
+        return None
+
+    async def refresh(self) -> None:
+        """Everything is known here."""
+
+    def families(self) -> Iterable[Metric]:
+        """The gateway's own metrics."""
+        return self.gateway.admission.metrics.collect()

@@ -1,0 +1,197 @@
+"""The jobs service in the server's process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from fairlead.errors import FairleadError
+from fairlead.jobs.planning import name_of
+from fairlead.jobs.service import Jobs
+from fairlead.jobs.serving import JobServer
+from fairlead.server import apps
+from fairlead.server.hosting import View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from prometheus_client import Metric
+
+    from fairlead.core import Capacity, Gate, Policy, Ticket
+    from fairlead.observe.watched import Feed
+    from fairlead.server.hosting import State
+    from fairlead.server.loading import Loaded
+    from fairlead.server.settings import JobsSettings
+
+LEADER = "jobs/leader"
+LOOK = 2.0  # seconds between two counts of what is stored
+SHARE = 20.0  # counting takes at most this part of the time
+STILL = 30.0  # seconds without a turn of the scheduler after which it is taken to hang
+
+log = logging.getLogger("fairlead.server")
+
+
+def class_of(ticket: Ticket) -> str:
+    """Name the class of a job: its executor."""
+    return str(ticket.pool)
+
+
+def jobs_of(settings: JobsSettings) -> Jobs:
+    """Find the application, or make one that only its database knows."""
+    if settings.app is None:
+        return Jobs(settings.database or "", executors=settings.executors, **settings.own)
+    found = apps.find(settings.app, Jobs, "jobs.app")
+    if settings.database is not None:
+        found.move_to(settings.database)
+    return found
+
+
+class HostedJobs:
+    """A jobs service: it plans, or stands by, and runs what local executors can."""
+
+    name = kind = "jobs"
+
+    def __init__(
+        self,
+        settings: JobsSettings,
+        feed: Feed,
+        *,
+        grace: float,
+        prepare: Callable[[Jobs], None] = lambda jobs: None,
+    ) -> None:
+        self.state: State = "starting"
+        self.detail = ""
+        self._settings = settings
+        self._feed = feed
+        self._channel = feed.channel(LEADER, class_of)
+        self.jobs = jobs_of(settings)
+        prepare(self.jobs)
+        self.jobs.make_gate = self._gate
+        self.server = JobServer(
+            self.jobs,
+            http=settings.http,
+            token=settings.token,
+            grace=grace,
+            app=settings.app,
+        )
+        self.counted: dict[str, int] | None = None  # jobs by state
+        self.workers = 0
+        self._looking: asyncio.Task[None] | None = None
+
+    def _gate(self, policy: Policy, capacity: Capacity) -> Gate:
+        """Make the gate of a scheduler that begins to lead; what the one before it knew is thrown away."""
+        before = self._channel.gate
+        if before is not None:
+            self._channel.forget([*before.waiters(), *before.holders])
+        return self._feed.gate(LEADER, class_of)(policy, capacity)
+
+    async def start(self) -> None:
+        """Open the database, and begin."""
+        await self.server.__aenter__()
+        self._looking = asyncio.create_task(self._look())
+        self.state, self.detail = "running", self.server.describe()
+
+    async def _look(self) -> None:
+        """Count what is stored, now and then."""
+        while True:
+            begun = time.monotonic()
+            try:
+                store = await self.jobs.store()
+                self.counted = await store.states()
+                self.workers = sum(not one.expired for one in await store.workers())
+                if self.state == "failed":
+                    self.state, self.detail = "running", self.server.describe()
+            except FairleadError as error:
+                self.state, self.detail = "failed", str(error)
+            await asyncio.sleep(max(LOOK, SHARE * (time.monotonic() - begun)))
+
+    async def stop(self, grace: float) -> None:
+        """Let what runs finish, or hand it back."""
+        self.state = "stopped"
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        self.server.grace = min(self.server.grace, grace)
+        await self.server.__aexit__()
+
+    def hurry(self) -> None:
+        """Hand back what runs now."""
+        self.server.hurry()
+
+    def retune(self, loaded: Loaded) -> list[str]:
+        """Jobs change by their own verbs, such as the planner's; their section counts at a start."""
+        if loaded.settings.jobs != self._settings:
+            return ["jobs: the section changes only at the next start"]
+        return []
+
+    def views(self) -> list[View]:
+        """The gate of the scheduler, while this process leads."""
+        scheduler = self.jobs.scheduler
+        if scheduler is None or scheduler.frontier is None or self._channel.gate is None:
+            return []
+        return [
+            View(
+                LEADER,
+                self.name,
+                self._channel,
+                now=scheduler.store.now,
+                total=lambda: float(sum(scheduler.roster.slots().values())),
+                weight_of=self._weight_of,
+            )
+        ]
+
+    def _weight_of(self, tenant: Any) -> float:
+        limits = self.jobs.settings.tenants.get(tenant)
+        return 1.0 if limits is None else limits.weight
+
+    def policy(self, gate: str) -> dict[str, Any] | None:
+        """The planner, over the slots of the workers there are now."""
+        scheduler = self.jobs.scheduler
+        if scheduler is None:
+            return None
+        slots = {name: count for name, count in scheduler.roster.slots().items() if count}
+        planner = name_of(self.jobs.settings.planner)
+        return {"preset": "jobs", "planner": planner, "executors": slots or {"default": 1}}
+
+    def summary(self) -> dict[str, Any] | None:
+        """Count jobs for a snapshot; None before they were first counted."""
+        counted, scheduler = self.counted, self.jobs.scheduler
+        if counted is None:
+            return None
+        missed = {} if scheduler is None else scheduler.counts.missed
+        frontier = None if scheduler is None else scheduler.frontier
+        unstarted = counted.get("created", 0) + counted.get("retry", 0)
+        ready = min(unstarted, 0 if frontier is None else frontier.gate.waiting)
+        return {
+            "ready": ready,
+            "running": counted.get("active", 0),
+            "waiting": unstarted - ready + counted.get("suspended", 0),
+            "failed": counted.get("failed", 0) + counted.get("expired", 0),
+            "done": counted.get("completed", 0),
+            "sla_soft_missed": missed.get("soft", 0),
+            "sla_hard_missed": missed.get("hard", 0),
+            "workers": self.workers,
+        }
+
+    def links(self) -> dict[str, str]:
+        """Where programs submit."""
+        return {} if self.server.http is None else {"http": f"http://{self.server.http.address}"}
+
+    def unready(self) -> str | None:
+        """A scheduler whose loop stands still is no good."""
+        scheduler = self.jobs.scheduler
+        if scheduler is None:
+            return "it does not serve"
+        if time.monotonic() - scheduler.progressed_at > STILL:
+            return "its scheduler stands still"
+        return None
+
+    async def refresh(self) -> None:
+        """Have what is stored counted."""
+        await self.server.api.metrics.refresh()
+
+    def families(self) -> Iterable[Metric]:
+        """The jobs' own metrics."""
+        return self.server.api.metrics.collect()

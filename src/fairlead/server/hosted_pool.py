@@ -1,0 +1,126 @@
+"""A pool of slots that gates of several doors share, to look at like a door."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fairlead.runtime import GatePool
+from fairlead.server.hosting import View, resize_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from prometheus_client import Metric
+
+    from fairlead.core import Ticket
+    from fairlead.observe import Feed
+    from fairlead.runtime import MakeGate, MakeGates
+    from fairlead.server.hosting import State
+    from fairlead.server.loading import Loaded
+    from fairlead.server.settings import Pool
+
+KIND = "pool"
+
+
+class HostedPool:
+    """One gate for several doors; a ticket's class is told with the gate it came by."""
+
+    kind = KIND
+
+    def __init__(self, name: str, settings: Pool, feed: Feed) -> None:
+        self.name = f"{KIND}/{name}"
+        self.state: State = "running"
+        self.detail = f"{settings.slots} slots shared by {', '.join(settings.doors)}"
+        self._settings = settings
+        self._channel = feed.channel(self.name, self._class_of)
+        self._namers: dict[str, Callable[[Ticket], str]] = {}
+        self.pool = GatePool(settings.slots, name=name, gate=feed.gate(self.name, self._class_of))
+
+    def _class_of(self, ticket: Ticket) -> str:
+        member: str = ticket.member  # type: ignore[attr-defined]
+        return f"{member.replace(':', '/', 1)} {self._namers[member](ticket)}"
+
+    def factory(self, gate: str, class_of: Callable[[Ticket], str]) -> MakeGate | None:
+        """What the door of a gate makes it with; None if that gate is no member."""
+        weight = self._settings.doors.get(gate)
+        if weight is None:
+            return None
+        member = gate.replace("/", ":", 1)  # a slash parts a member from what is inside it
+        self._namers[member] = class_of
+        return self.pool.member(member, weight)
+
+    async def start(self) -> None:
+        """There is nothing to begin: the doors do."""
+
+    async def stop(self, grace: float) -> None:
+        """There is nothing to end: the doors do."""
+        self.state = "stopped"
+
+    def hurry(self) -> None:
+        """There is nothing to hurry."""
+
+    def retune(self, loaded: Loaded) -> list[str]:
+        """Follow another number of slots and other weights of the same members."""
+        said = loaded.settings.pools.get(self.name.partition("/")[2])
+        if said is None or set(said.doors) != set(self._settings.doors):
+            return [f"{self.name}: its members change only at the next start"]
+        if said.slots != self._settings.slots:
+            self.pool.resize(said.slots)
+        for gate, weight in said.doors.items():
+            self.pool.set_weight(gate.replace("/", ":", 1), weight)
+        self._settings = said
+        return []
+
+    def views(self) -> list[View]:
+        """Its one gate."""
+        slots = self.pool.slots
+        return [
+            View(
+                self.name,
+                self.name,
+                self._channel,
+                now=self.pool.runtime.now,
+                total=lambda: slots.total,
+                adjust=self.pool.runtime.adjust,
+                adjustable={(slots.name, "resize"): resize_to},
+            )
+        ]
+
+    def links(self) -> dict[str, str]:
+        """It is reached by its doors."""
+        return {}
+
+    def unready(self) -> str | None:
+        """It is always there."""
+        return None
+
+    def policy(self, gate: str) -> dict[str, Any] | None:
+        """The simulator has one door at a time."""
+        return None
+
+    def summary(self) -> dict[str, Any] | None:
+        """Its gate tells everything."""
+        return None
+
+    async def refresh(self) -> None:
+        """Everything is known here."""
+
+    def families(self) -> Iterable[Metric]:
+        """Its gate is told with all others."""
+        return ()
+
+
+def shared(
+    pools: Iterable[HostedPool], door: str, class_of: Callable[[Ticket], str], otherwise: MakeGates
+) -> MakeGates:
+    """Make a door's gates: those that are members of a pool in it, the others as before."""
+    members = list(pools)
+
+    def make(name: str) -> MakeGate:
+        for pool in members:
+            factory = pool.factory(f"{door}/{name}", class_of)
+            if factory is not None:
+                return factory
+        return otherwise(name)
+
+    return make

@@ -1,0 +1,121 @@
+"""A stream app in the server's process: it lives in threads of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from fairlead.server.hosting import View, resize_to
+from fairlead.streams.gating import GateScheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from prometheus_client import Metric
+
+    from fairlead.core import Ticket
+    from fairlead.observe.watched import Feed
+    from fairlead.server.hosting import State
+    from fairlead.server.loading import Loaded
+    from fairlead.server.settings import StreamsSettings
+    from fairlead.streams import StreamApp
+
+WORKERS = "streams/workers"
+
+
+def class_of(ticket: Ticket) -> str:
+    """Name the class of a batch: its topic."""
+    return str(ticket.workload)
+
+
+class HostedStreams:
+    """A stream app; `start` and `stop` are its own."""
+
+    name = kind = "streams"
+
+    def __init__(self, app: StreamApp, feed: Feed, settings: StreamsSettings | None = None) -> None:
+        self.state: State = "starting"
+        self.detail = ""
+        self.app = app
+        self._settings = settings
+        self._feed = feed
+        app.make_gate = feed.gate(WORKERS, class_of)
+
+    async def start(self) -> None:
+        """Begin to consume."""
+        await asyncio.to_thread(self.app.start)
+        topics = ", ".join(sorted(self.app.topics))
+        self.state, self.detail = "running", f"fairlead streams: {topics}"
+
+    async def stop(self, grace: float) -> None:
+        """Finish what runs, hand back what waits, commit and leave."""
+        self.state = "stopped"
+        await asyncio.to_thread(self.app.stop, min(grace, self.app.settings.grace))
+
+    def hurry(self) -> None:
+        """Nothing can be hurried: records in hand are committed or read again."""
+
+    def retune(self, loaded: Loaded) -> list[str]:
+        """A stream app is code: it changes at a start."""
+        if loaded.settings.streams != self._settings:
+            return ["streams: the section changes only at the next start"]
+        return []
+
+    def views(self) -> list[View]:
+        """The gate of the built-in scheduler; a scheduler of the user's own has none."""
+        scheduler = self._scheduler()
+        channel = self._feed.channels.get(WORKERS)
+        if scheduler is None or channel is None or channel.gate is None:
+            return []
+        gate = scheduler.gate
+
+        def adjust(change: Any) -> None:
+            with gate.lock:
+                gate.adjust(change)
+
+        return [
+            View(
+                WORKERS,
+                self.name,
+                channel,
+                now=time.monotonic,
+                total=lambda: float(self.app.settings.concurrency),
+                adjust=adjust,
+                adjustable={("workers", "resize"): resize_to},
+                lock=lambda: gate.lock,
+            )
+        ]
+
+    def _scheduler(self) -> GateScheduler | None:
+        if self.state != "running" or self.app.state != "running":
+            return None
+        found = self.app.runtime.calls.scheduler
+        return found if isinstance(found, GateScheduler) else None
+
+    def policy(self, gate: str) -> dict[str, Any] | None:
+        """The simulator has no partitions, which are what batches wait for."""
+        return None
+
+    def summary(self) -> dict[str, Any] | None:
+        """What the app tells of itself: assignment, lag, what is withheld and why."""
+        if self.state == "running" and self.app.state != "running":
+            self.state, self.detail = "failed", f"the stream app is {self.app.state}"
+        return self.app.snapshot() if self.state != "starting" else None
+
+    def links(self) -> dict[str, str]:
+        """It is not reached; it reaches."""
+        return {}
+
+    def unready(self) -> str | None:
+        """Whether it consumes says nothing of whether requests are welcome."""
+        return None
+
+    async def refresh(self) -> None:
+        """Everything is known here."""
+
+    def families(self) -> Iterable[Metric]:
+        """The streams' own metrics."""
+        from fairlead.streams.metrics import StreamMetrics
+
+        return StreamMetrics(self.app).collect()

@@ -1,0 +1,108 @@
+"""What the server asks of every door it hosts: to begin and end, to follow a new configuration, and to be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+    from contextlib import AbstractContextManager
+
+    from prometheus_client import Metric
+
+    from fairlead.core import Change
+    from fairlead.observe.channel import Channel
+    from fairlead.server.loading import Loaded
+
+State = Literal["starting", "running", "failed", "stopped"]
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """What a class can count on, and how much of that it uses."""
+
+    cls: str
+    held: int
+    used: int
+
+
+@dataclass(frozen=True)
+class View:
+    """One gate, to look at and to adjust; everything is read at the moment it is asked for.
+
+    `now` is the gate's own clock.  `lock` is held while the gate itself is looked at; the channel needs none.
+    """
+
+    id: str
+    door: str
+    channel: Channel
+    now: Callable[[], float]
+    total: Callable[[], float | None]
+    reserved: Callable[[], list[Reserve]] = list
+    weight_of: Callable[[Hashable], float] = lambda tenant: 1.0
+    adjust: Callable[[Change], Any] | None = None
+    # What an operator may change: the part, the verb, and how its arguments are read.
+    adjustable: dict[tuple[str, str], Callable[[list[Any]], tuple[Any, ...]]] = field(
+        default_factory=dict
+    )
+    lock: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+class Hosted(Protocol):
+    """A door in the server's process."""
+
+    name: str
+    kind: str
+    state: State
+    detail: str
+
+    async def start(self) -> None:
+        """Begin; an address that cannot be had is an OSError, a setting that cannot be a ConfigError."""
+
+    async def stop(self, grace: float) -> None:
+        """Accept no more, finish what runs within the grace, and end."""
+
+    def hurry(self) -> None:
+        """Wait for nothing any more."""
+
+    def retune(self, loaded: Loaded) -> list[str]:
+        """Follow another configuration; tell what of it needs a new start."""
+
+    def views(self) -> list[View]:
+        """The gates there are now."""
+
+    def links(self) -> dict[str, str]:
+        """Where it can be reached, by what is there."""
+
+    def unready(self) -> str | None:
+        """Say why it does not welcome traffic, if it does not."""
+
+    def policy(self, gate: str) -> dict[str, Any] | None:
+        """The policy of a gate as the simulator reads it; None if it knows no such."""
+
+    def summary(self) -> dict[str, Any] | None:
+        """What a snapshot tells of this door beside its gates."""
+
+    async def refresh(self) -> None:
+        """Bring up to date what `families` tells, if that takes asking somebody."""
+
+    def families(self) -> Iterable[Metric]:
+        """The metrics of this door."""
+
+
+def resize_to(args: list[Any]) -> tuple[Any, ...]:
+    """Read the arguments of `resize`: a whole number."""
+    if len(args) != 1 or type(args[0]) is not int or not 0 <= args[0] <= 1_000_000:
+        raise ValueError("resize takes one whole number, 0 to 1000000")
+    return tuple(args)
+
+
+def weight_for(args: list[Any]) -> tuple[Any, ...]:
+    """Read the arguments of `set_weight`: whose, and the weight."""
+    good = len(args) == 2 and isinstance(args[0], str) and len(args[0]) <= 400
+    if not good or type(args[1]) not in (int, float) or not 0 < args[1] <= 1_000_000:
+        raise ValueError("set_weight takes a tenant and a number above 0, at most 1000000")
+    return args[0], float(args[1])

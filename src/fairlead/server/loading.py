@@ -1,0 +1,246 @@
+"""`fairlead.yaml`, from a file to settings, with everything that is wrong said at once, each with its line.
+
+The gateway's and the flows' documents are judged by the very functions those doors use, whether they stand here or in a
+file of their own.  Content never raises.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import ValidationError
+
+from fairlead.documents.advice import Adviser
+from fairlead.documents.reading import (
+    Node,
+    Problem,
+    content_of,
+    digest_of,
+    lines_of,
+    tree_of_mapping,
+    tree_of_yaml,
+    written,
+)
+from fairlead.documents.values import split_address
+from fairlead.server.settings import Demo, FlowsListening, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from fairlead.flows.loading import Loaded as FlowsLoaded
+    from fairlead.gateway.loading import Loaded as GatewayLoaded
+
+MOST_PROBLEMS = 100
+SECRET = {"token", "tokens", "sha256", "database", "webhook"}
+ADVISER = Adviser(Settings, secret=SECRET)
+LISTENING = Adviser(FlowsListening, secret=SECRET)
+
+
+class Loaded(NamedTuple):
+    """Settings of everything, where they came from, and what was wrong; `files` are those they were read from."""
+
+    settings: Settings
+    gateway: GatewayLoaded | None
+    flows: FlowsLoaded | None
+    flows_listening: FlowsListening
+    problems: tuple[Problem, ...]
+    source: str
+    warnings: tuple[str, ...] = ()
+    digest: str = ""
+    files: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Each problem on a line: `fairlead.yaml:17:3 gateway.priority_scheduler: what is wrong`."""
+        return lines_of(self.problems, self.source)
+
+    @property
+    def demo(self) -> Demo:
+        """What of the demonstration runs; nothing unless it is asked for."""
+        return self.settings.demo or Demo(upstream=False, traffic=False)
+
+
+def load(path: str) -> Loaded:
+    """Read a configuration file."""
+    return load_content(content_of(path), path)
+
+
+def load_content(content: bytes | Problem, source: str) -> Loaded:
+    """Read what a file held, or what `content_of` said of it."""
+    if isinstance(content, Problem):
+        return _nothing((content,), source)._replace(digest=digest_of(content))
+    return _Reading(*tree_of_yaml(content), source).loaded()._replace(digest=digest_of(content))
+
+
+def load_mapping(given: Mapping[str, Any], source: str = "configuration") -> Loaded:
+    """Read a configuration made by a program."""
+    return _Reading(*tree_of_mapping(given), source).loaded()
+
+
+def _nothing(problems: tuple[Problem, ...], source: str) -> Loaded:
+    return Loaded(Settings(), None, None, FlowsListening(), problems, source)
+
+
+class _Reading:
+    def __init__(self, tree: Node | None, problems: list[Problem], source: str) -> None:
+        self._tree = tree
+        self._problems = problems
+        self._source = source
+        self._files: list[str] = []
+        self._warnings: list[str] = []
+
+    def loaded(self) -> Loaded:
+        tree = self._tree
+        if tree is None or tree.value is None:  # unreadable, or an empty document
+            return _nothing(tuple(self._problems), self._source)
+        if not isinstance(tree.value, dict):
+            kind = "a list" if isinstance(tree.value, list) else "a single value"
+            self._problems.append(
+                Problem(*tree.at, "", f"must be a mapping of sections; got {kind}")
+            )
+            return _nothing(tuple(self._problems), self._source)
+        settings = self._judged(Settings, tree, tree.plain(), ADVISER, ()) or Settings()
+        gateway = self._gateway(tree.value.get("gateway"))
+        flows, listening = self._flows(tree.value.get("flows"))
+        if not self._problems:
+            self._find_clashes(settings, gateway, flows, listening)
+            self._find_strangers(settings, gateway, flows)
+        found = sorted(self._problems)
+        return Loaded(
+            settings if not found else Settings(),
+            gateway,
+            flows,
+            listening,
+            tuple(found[:MOST_PROBLEMS]),
+            self._source,
+            tuple(self._warnings),
+            files=tuple(self._files),
+        )
+
+    def _judged(
+        self, model: Any, tree: Node, plain: Any, adviser: Adviser, prefix: tuple[str, ...]
+    ) -> Any:
+        try:
+            return model.model_validate(plain)
+        except ValidationError as error:
+            for one in error.errors(include_url=False):
+                path = tuple(part for part in one["loc"] if part != "[key]")
+                at, found = tree.find(path)
+                where = path if one["type"] == "missing" else found
+                self._note(at, (*prefix, *where), adviser.advice(one, where))
+        return None
+
+    def _note(self, at: tuple[int, int], path: tuple[Any, ...], message: str) -> None:
+        self._problems.append(Problem(*at, written(path), message))
+
+    def _gateway(self, node: Node | None) -> GatewayLoaded | None:
+        if node is None or not isinstance(node.value, dict):
+            return None
+        from fairlead.gateway.loading import load_content, load_tree
+
+        loaded: GatewayLoaded = self._document(node, "gateway", load_tree, load_content)
+        self._warnings += [f"gateway: {warning}" for warning in loaded.warnings]
+        return loaded
+
+    def _flows(self, node: Node | None) -> tuple[FlowsLoaded | None, FlowsListening]:
+        if node is None or not isinstance(node.value, dict):
+            return None, FlowsListening()
+        from fairlead.flows.loading import load_content, load_tree
+
+        ours = _part(node, lambda key: key in FlowsListening.model_fields)
+        rest = _part(node, lambda key: key not in FlowsListening.model_fields)
+        listening = self._judged(FlowsListening, ours, ours.plain(), LISTENING, ("flows",))
+        loaded: FlowsLoaded = self._document(rest, "flows", load_tree, load_content)
+        self._warnings += [f"flows: {warning}" for warning in loaded.warnings]
+        return loaded, listening or FlowsListening()
+
+    def _document(
+        self, node: Node, name: str, load_tree: Callable[..., Any], load_content: Callable[..., Any]
+    ) -> Any:
+        """Read a door's own document: what stands in its section, or the file that is named there."""
+        file = node.value.get("file")
+        if file is None:
+            loaded = load_tree(node, [], self._source)
+            for one in loaded.problems:
+                path = f"{name}.{one.path}" if one.path else name
+                line, column = (one.line, one.column) if one.line else node.at
+                self._problems.append(Problem(line, column, path, one.message))
+            return loaded
+        at = node.keys.get("file", node.at)
+        if len(node.value) > 1 or not isinstance(file.value, str):
+            self._note(at, (name, "file"), "is the path of a file, and then stands alone here")
+            return load_content(b"", self._source)
+        path = str(Path(self._source).parent / file.value)
+        self._files.append(path)
+        loaded = load_content(content_of(path), path)
+        for line in loaded.lines:
+            self._note(at, (name, "file"), line)
+        return loaded
+
+    def _find_clashes(
+        self,
+        settings: Settings,
+        gateway: GatewayLoaded | None,
+        flows: FlowsLoaded | None,
+        listening: FlowsListening,
+    ) -> None:
+        """Refuse two listeners on one port; better now than when the second one starts."""
+        taken: dict[tuple[str, int], str] = {}
+        for path, address in _addresses(settings, gateway, flows, listening):
+            place = split_address(address)
+            if place[1] and taken.setdefault(place, path) != path:
+                section = path.split(".")[0]
+                at = self._tree.find((section,))[0] if self._tree else (0, 0)
+                self._problems.append(
+                    Problem(
+                        *at,
+                        path,
+                        f"{address} is {taken[place]} too; give one of them another port",
+                    )
+                )
+
+    def _find_strangers(
+        self, settings: Settings, gateway: GatewayLoaded | None, flows: FlowsLoaded | None
+    ) -> None:
+        """Refuse pools of gates that are not there, or are in two pools."""
+        known = [] if gateway is None else ["gateway/default"]
+        if flows is not None:
+            known += [f"flows/{name}" for name in flows.settings.control_points]
+        taken: dict[str, str] = {}
+        for name, pool in settings.pools.items():
+            for gate in pool.doors:
+                path = ("pools", name, "doors", gate)
+                at = self._tree.find(path)[0] if self._tree else (0, 0)
+                if gate not in known and not (
+                    gate.startswith("gateway/") and known[:1] == ["gateway/default"]
+                ):
+                    said = f"there is no such gate; there are {', '.join(known) or 'none'}"
+                    self._note(at, path, said)
+                elif taken.setdefault(gate, name) != name:
+                    self._note(at, path, f"is in pool {taken[gate]} already; keep one")
+
+
+def _addresses(
+    settings: Settings,
+    gateway: GatewayLoaded | None,
+    flows: FlowsLoaded | None,
+    listening: FlowsListening,
+) -> Iterator[tuple[str, str]]:
+    yield "server.listen", settings.server.listen
+    if gateway is not None:
+        yield "gateway.admin.listen", gateway.settings.admin.listen
+        yield "gateway.listen", gateway.settings.listen
+    if flows is not None:
+        if listening.http is not None:
+            yield "flows.http", listening.http
+        if listening.grpc is not None:
+            yield "flows.grpc", listening.grpc
+    if settings.jobs is not None and settings.jobs.http is not None:
+        yield "jobs.http", settings.jobs.http
+
+
+def _part(node: Node, wanted: Callable[[str], bool]) -> Node:
+    found = Node({key: value for key, value in node.value.items() if wanted(key)}, node.at)
+    found.keys = {key: at for key, at in node.keys.items() if wanted(key)}
+    return found

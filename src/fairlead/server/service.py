@@ -1,0 +1,317 @@
+"""The whole server: the doors a configuration names, watched, behind one control API; from start-up to a graceful end.
+
+On the first signal nothing more is accepted at any door, `/readyz` says so, and what runs may finish for as long as
+`shutdown_grace` allows; the control API answers until all of that is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from fairlead.config import shown
+from fairlead.observe.watched import Feed
+from fairlead.server import demo
+from fairlead.server.acting import Acting
+from fairlead.server.api import ControlApi
+from fairlead.server.configuring import Configuring
+from fairlead.server.demo_traffic import Traffic
+from fairlead.server.history import INTERVAL, History
+from fairlead.server.hosted_pool import HostedPool
+from fairlead.server.job_deeds import JobDeeds
+from fairlead.server.looking import Looking
+from fairlead.server.metrics import Families
+from fairlead.server.snapshots import Decisions, snapshot_of
+from fairlead.serving.access import Access, Role, Token
+from fairlead.serving.http import Problem
+from fairlead.serving.listener import Listener, Tls
+
+if TYPE_CHECKING:
+    from fairlead.server.hosting import Hosted, View
+    from fairlead.server.loading import Loaded
+    from fairlead.server.settings import ServerSettings
+    from fairlead.server.tracing import Tracing
+
+log = logging.getLogger("fairlead.server")
+
+LAST_MOMENT = 1.0  # seconds for the last answers to be sent
+
+
+class Server:
+    """`async with Server(load("fairlead.yaml")) as server: ...` serves while inside."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        *,
+        path: str | None = None,
+        text: str = "",
+        upstream: demo.Upstream | None = None,
+    ) -> None:
+        loaded = demo.with_upstream(loaded, upstream)
+        self.loaded = loaded
+        self.path = path  # of the configuration file, if there is one
+        self.text = text  # of the configuration that stands in for a file
+        self.feed = Feed()
+        self.history = History()
+        self.started_at = time.time()
+        self.draining = False
+        self.reloads = 0
+        self.refused_reloads = 0
+        self.traffic: Traffic | None = None
+        self.upstream = upstream
+        self.broker: Any = None  # of the demonstration's stream
+        self.doors: list[Hosted] = []
+        self._host(loaded)
+        settings = loaded.settings.server
+        deeds = [
+            *Looking(self).deeds(),
+            *Acting(self).deeds(),
+            *JobDeeds(self).deeds(),
+            *Configuring(self).deeds(),
+        ]
+        self.families = Families(self)
+        self.api = ControlApi(
+            deeds,
+            access_of(settings),
+            unready=self._unready,
+            draining=lambda: self.draining,
+            metrics=self.families.gathered,
+        )
+        tls = None if settings.tls is None else Tls(settings.tls.certificate, settings.tls.key)
+        self.listener = Listener(self.api, settings.listen, tls=tls)
+        self._decisions = Decisions(self.feed)
+        self._tracing: Tracing | None = None
+        if settings.otel is not None:
+            from fairlead.server.tracing import Tracing
+
+            self._tracing = Tracing(self.feed, settings.otel)
+        self._sampling: asyncio.Task[None] | None = None
+
+    def _host(self, loaded: Loaded) -> None:
+        """Make the doors; each is loaded only if it is named."""
+        settings = loaded.settings
+        pools = [HostedPool(name, said, self.feed) for name, said in settings.pools.items()]
+        self.doors.extend(pools)
+        if loaded.gateway is not None:
+            from fairlead.server.hosted_gateway import HostedGateway
+
+            self.doors.append(HostedGateway(loaded.gateway, self.feed, pools))
+        if loaded.flows is not None:
+            from fairlead.server.hosted_flows import HostedFlows
+
+            listening = loaded.flows_listening
+            self.doors.append(HostedFlows(loaded.flows, listening, self.feed, pools))
+        if settings.jobs is not None:
+            from fairlead.server.hosted_jobs import HostedJobs
+
+            self.doors.append(
+                HostedJobs(
+                    settings.jobs,
+                    self.feed,
+                    grace=settings.server.shutdown_grace,
+                    prepare=demo.add_tasks if self._shows_jobs(loaded) else lambda jobs: None,
+                )
+            )
+        if settings.streams is not None:
+            from fairlead.server import apps
+            from fairlead.server.hosted_streams import HostedStreams
+            from fairlead.streams import StreamApp
+
+            app = apps.find(settings.streams.app, StreamApp, "streams.app")
+            self.doors.append(HostedStreams(app, self.feed, settings.streams))
+        elif loaded.demo.traffic:
+            from fairlead.server.demo_stream import stream_app
+            from fairlead.server.hosted_streams import HostedStreams
+
+            app, self.broker = stream_app()
+            self.doors.append(HostedStreams(app, self.feed))
+
+    def _shows_jobs(self, loaded: Loaded) -> bool:
+        jobs = loaded.settings.jobs
+        return loaded.demo.traffic and jobs is not None and jobs.app is None
+
+    def door(self, kind: type[Any]) -> Any:
+        """Find the door of a kind, if it is hosted."""
+        return next((door for door in self.doors if isinstance(door, kind)), None)
+
+    def view(self, gate: str) -> View:
+        """Find a gate by its id."""
+        views = {view.id: view for door in self.doors for view in door.views()}
+        found = views.get(gate)
+        if found is None:
+            known = ", ".join(sorted(views)) or "none"
+            raise Problem(404, "not_found", f"there is no gate {shown(gate)}; there are {known}")
+        return found
+
+    def _unready(self) -> dict[str, str]:
+        told = {door.name: door.unready() for door in self.doors}
+        found = {name: reason for name, reason in told.items() if reason is not None}
+        starting = [door.name for door in self.doors if door.state == "starting"]
+        return found | dict.fromkeys(starting, "it starts")
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        begun: list[Hosted] = []
+        try:
+            self.listener.bind()
+            if self.upstream is not None:
+                await self.upstream.start()
+            for door in self.doors:
+                begun.append(door)
+                await door.start()
+            self._sampling = asyncio.create_task(self._sample(), name="fairlead snapshots")
+            if self.loaded.demo.traffic:
+                self._begin_traffic()
+            await self.listener.begin()
+        except BaseException:
+            await self._abandon(begun)
+            raise
+        return self
+
+    async def _abandon(self, begun: list[Hosted]) -> None:
+        """Undo a start that failed half way."""
+        if self.traffic is not None:
+            await self.traffic.stop()
+        for door in begun:
+            if door.state == "running":
+                door.hurry()
+                await door.stop(0.0)
+        await self._end_sampling()
+        if self.upstream is not None:
+            await self.upstream.stop()
+        self.listener.close()
+
+    def _begin_traffic(self) -> None:
+        self.traffic = traffic = Traffic()
+        for door in self.doors:
+            if door.kind == "gateway" and self.upstream is not None:
+                traffic.at_gateway(door.links()["proxy"])
+            elif door.kind == "flows":
+                flows = getattr(door, "server").flows  # noqa: B009 - a flows door has one
+                if demo.CONTROL_POINT in flows.points:
+                    traffic.at_flows(flows, demo.CONTROL_POINT)
+            elif door.kind == "jobs" and self._shows_jobs(self.loaded):
+                traffic.at_jobs(getattr(door, "jobs"))  # noqa: B009 - a jobs door has some
+            elif door.kind == "streams" and self.broker is not None:
+                traffic.at_stream(self.broker, {"orders": 30.0, "audit": 60.0})
+
+    async def __aexit__(self, *_: object) -> None:
+        self.draining = True
+        grace = self.loaded.settings.server.shutdown_grace
+        if self.traffic is not None:
+            await self.traffic.stop()
+        loop = asyncio.get_running_loop()
+        cut = loop.call_later(grace, self.hurry) if grace else None
+        if not grace:
+            self.hurry()
+        ends = await asyncio.gather(
+            *(door.stop(grace) for door in self.doors), return_exceptions=True
+        )
+        if cut is not None:
+            cut.cancel()
+        for door, end in zip(self.doors, ends, strict=True):
+            if isinstance(end, BaseException):
+                log.error("%s did not end well: %s", door.name, end, exc_info=end)
+        await self._end_sampling()
+        self.history.close()
+        await self.listener.end(LAST_MOMENT)
+        if self.upstream is not None:
+            await self.upstream.stop()
+        if self._tracing is not None:
+            self._tracing.follow()
+            await asyncio.to_thread(self._tracing.close)
+
+    def hurry(self) -> None:
+        """Wait for nothing any more."""
+        for door in self.doors:
+            door.hurry()
+
+    async def _end_sampling(self) -> None:
+        if self._sampling is not None:
+            self._sampling.cancel()
+            await asyncio.gather(self._sampling, return_exceptions=True)
+
+    async def _sample(self) -> None:
+        """Take a snapshot twice a second."""
+        clock = asyncio.get_running_loop().time
+        due = clock()
+        while True:
+            try:
+                self.sample()
+            except Exception:  # a door that cannot be looked at does not end the others
+                log.exception("no snapshot could be taken")
+            due = max(due + INTERVAL, clock())
+            await asyncio.sleep(due - clock())
+
+    def sample(self) -> None:
+        """Take a snapshot now."""
+        snapshot = snapshot_of(self.doors, self.history.next_seq)
+        self.history.add(snapshot, self._decisions.take())
+        if self._tracing is not None:
+            self._tracing.follow()
+
+    # Following a changed configuration
+
+    def retune(self, loaded: Loaded) -> list[str]:
+        """Follow a valid configuration; what can change only at a start is told, and stays."""
+        loaded = demo.with_upstream(loaded, self.upstream)
+        before, after = self.loaded.settings, loaded.settings
+        notes = [note for door in self.doors for note in door.retune(loaded)]
+        hosted = {door.kind for door in self.doors}
+        named = {
+            "gateway": loaded.gateway,
+            "flows": loaded.flows,
+            "jobs": after.jobs,
+            "streams": after.streams,
+        }
+        notes += [
+            f"{kind}: a new section counts at the next start"
+            for kind, section in named.items()
+            if section is not None and kind not in hosted
+        ]
+        for name in ("listen", "tls", "logs", "otel"):
+            if getattr(before.server, name) != getattr(after.server, name):
+                notes.append(f"server.{name} changes only at the next start")
+        if set(before.pools) != set(after.pools):
+            notes.append("pools come and go only at the next start")
+        if before.server.tokens != after.server.tokens:
+            self.api.access = access_of(after.server)
+            self.history.dismiss()
+        self.loaded = loaded
+        self.reloads += 1
+        for note in notes:
+            log.warning("%s", note)
+        return notes
+
+    def audit(self, who: str, what: str) -> None:
+        """Note what somebody did."""
+        log.info("%s: %s", who, what)
+
+    def count_refused_reload(self) -> None:
+        """Count a configuration that was read and not applied."""
+        self.refused_reloads += 1
+
+    def describe(self) -> str:
+        """Say what is served where, a line for each."""
+        lines = [f"fairlead: dashboard {self.listener.url}/"]
+        for door in self.doors:
+            where = ", ".join(f"{what} {link}" for what, link in door.links().items())
+            lines.append(f"  {door.name:<8} {where or door.detail}")
+        if self.upstream is not None:
+            lines.append(f"  {'upstream':<8} {self.upstream.url} (a demonstration)")
+        if self.loaded.settings.jobs is not None and self.traffic is not None:
+            lines.append(
+                "  demo traffic runs; switch it off with fairlead serve --no-demo or demo: {traffic: false}"
+            )
+        return "\n".join(lines)
+
+
+def access_of(settings: ServerSettings) -> Access:
+    """Read who may do what."""
+    return Access(
+        Token(token.name, Role[token.role.upper()], token.sha256) for token in settings.tokens
+    )

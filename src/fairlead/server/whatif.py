@@ -1,0 +1,97 @@
+"""What would be if: the last minutes of a gate, replayed in the simulator with some of its settings changed.
+
+Both sides are simulated, the settings of now and the changed ones, so that what a simulation cannot know is left out of
+both.  Work that was refused or left has no known length: it is taken to need what others of its class needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from fairlead.config import shown
+from fairlead.errors import ConfigError
+from fairlead.server.recording import line_of
+from fairlead.serving.http import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fairlead.observe.passed import Passed
+    from fairlead.server.service import Server
+
+MOST_TICKETS = 200_000
+NOTE = (
+    "Both sides are simulated with what arrived at this gate; they are to be compared with one another, not with what "
+    "happened. Work that was refused or left is taken to need what others of its class needed."
+)
+
+
+class WhatIf:
+    """One replay at a time."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._busy = False
+
+    async def run(
+        self, gate: str, minutes: float, changes: Mapping[str, Any], seed: int
+    ) -> dict[str, Any]:
+        """Replay; 409 while another one runs, 422 for what cannot be changed or replayed."""
+        view = self._server.view(gate)
+        door = next(door for door in self._server.doors if door.name == view.door)
+        document = door.policy(gate)
+        if document is None:
+            raise Problem(
+                422, "no_replay", f"{gate} cannot be replayed: the simulator has no such policy"
+            )
+        if self._busy:
+            raise Problem(409, "busy", "another what-if runs; wait for its end")
+        self._busy = True
+        try:
+            rows = await asyncio.to_thread(view.channel.rows, time.time() - 60 * minutes)
+            if not rows:
+                detail = f"nothing has passed {gate} in the last {minutes:g} minutes"
+                raise Problem(422, "nothing_recorded", detail)
+            return await asyncio.to_thread(_replayed, rows[-MOST_TICKETS:], document, changes, seed)
+        finally:
+            self._busy = False
+
+
+def _replayed(
+    rows: list[Passed], document: dict[str, Any], changes: Mapping[str, Any], seed: int
+) -> dict[str, Any]:
+    from fairlead.sim import Scenario, read_policy, simulate
+    from fairlead.sim.figures import summarise
+    from fairlead.sim.records import arrivals_of
+
+    began = min(row.arrived for row in rows)
+    lines = [_from(line_of(row), began) for row in sorted(rows, key=lambda row: row.arrived)]
+    try:
+        policy = read_policy(document)
+        changed = policy.with_settings(changes, name="changed")
+    except ConfigError as error:
+        raise Problem(422, "bad_change", " ".join(str(error).split())) from None
+    scenario = Scenario.of(arrivals_of(lines))
+    sides = {}
+    for side, spec in (("before", policy), ("after", changed)):
+        try:
+            sides[side] = summarise(simulate(scenario, spec, seed))._asdict()
+        except ConfigError as error:
+            raise Problem(422, "no_replay", " ".join(str(error).split())) from None
+    told = ", ".join(f"{path} = {shown(value)}" for path, value in changes.items())
+    note = NOTE if changes else f"Nothing is changed, so both sides are alike. {NOTE}"
+    return {**sides, "tickets": len(lines), "changes": told, "note": note}
+
+
+def _from(line: dict[str, Any], began: float) -> dict[str, Any]:
+    """Count times from the first arrival."""
+    for name in ("t", "deadline", "started", "ended"):
+        if line[name] is not None:
+            line[name] -= began
+    line.pop("deps")
+    line["id"] = None
+    line["key"] = ""
+    line["kind"] = None
+    return line

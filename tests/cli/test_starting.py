@@ -1,0 +1,130 @@
+"""`fairlead init` and `fairlead doctor`: before a server is started."""
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from fairlead.cli import main
+from fairlead.server import doctor
+from fairlead.server.shipping import read
+
+SMALL = """
+server: {{listen: 127.0.0.1:{free}}}
+jobs: {{database: "sqlite:///{folder}/jobs.db"}}
+{more}
+"""
+
+
+@pytest.fixture
+def free():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FAIRLEAD_CONFIG", raising=False)
+    return tmp_path
+
+
+def findings(capsys, *args):
+    code = main(["doctor", "--json", *args])
+    said = json.loads(capsys.readouterr().out)
+    assert said["fit"] is (code == 0)
+    return code, {one["what"]: one for one in said["findings"]}
+
+
+def test_init_writes_what_is_shipped_and_never_over_a_file(here, capsys):
+    assert main(["init"]) == 0
+    path = here / "fairlead.yaml"
+    assert path.read_text() == read("config")
+    path.write_text("mine")
+    assert main(["init"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert path.read_text() == "mine"
+    assert main(["init", "--force"]) == 0
+    assert path.read_text() == read("config")
+    assert main(["init", "no/such/folder/x.yaml"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_doctor_without_a_configuration_says_how_to_get_one(here, capsys):
+    code, found = findings(capsys)
+    assert code == 0
+    assert "fairlead init" in found["configuration"]["said"]
+    assert found["python"]["grade"] == "ok"
+
+
+def test_doctor_finds_a_small_configuration_fit_and_changes_nothing(here, free, capsys):
+    (here / "fairlead.yaml").write_text(SMALL.format(free=free, folder=here, more=""))
+    code, found = findings(capsys)
+    assert code == 0
+    assert found["server.listen"]["grade"] == "ok"
+    assert found["jobs.database"]["grade"] == "note"  # there is none yet
+    assert "fairlead db migrate" in found["jobs.database"]["said"]
+    assert [one.name for one in here.iterdir()] == ["fairlead.yaml"]
+
+
+def test_doctor_names_the_line_of_a_mistake(here, capsys):
+    (here / "other.yaml").write_text("server:\n  listen: 127.0.0.1:99999\n")
+    code, found = findings(capsys, "--config", "other.yaml")
+    assert code == 1
+    assert "other.yaml:2:" in found["configuration"]["said"]
+    assert "server.listen" not in found
+
+
+def test_doctor_finds_what_is_taken_and_what_is_away(here, free, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        more = f"""
+flows: {{http: "127.0.0.1:{taken.getsockname()[1]}", redis: "redis://127.0.0.1:{free}", control_points: {{}}}}
+gateway: {{listen: "127.0.0.1:0", admin: {{listen: "127.0.0.1:0"}}, upstreams: [{{url: "http://127.0.0.1:{free}"}}]}}
+"""
+        (here / "fairlead.yaml").write_text(SMALL.format(free=free, folder=here, more=more))
+        code, found = findings(capsys)
+    assert code == 1
+    assert found["flows.http"]["grade"] == "wrong"
+    assert found["flows.redis"]["grade"] == "wrong"
+    assert found[f"upstream http://127.0.0.1:{free}"]["grade"] == "wrong"
+    assert found["server.listen"]["grade"] == "ok"
+
+
+def test_doctor_finds_a_database_that_is_away(here, free, capsys):
+    (here / "fairlead.yaml").write_text(
+        f"server: {{listen: 127.0.0.1:{free}}}\njobs: {{database: 'postgresql://me:secret@127.0.0.1:{free}/x'}}\n"
+    )
+    code, found = findings(capsys)
+    assert code == 1
+    assert found["jobs.database"]["grade"] == "wrong"
+    assert "secret" not in json.dumps(found)
+
+
+def test_an_extra_that_is_missing_is_named_with_its_remedy(monkeypatch):
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    found = {one.what: one for one in doctor.machine()}
+    assert found["extra streams"].grade == "note"
+    assert "pip install 'fairlead[streams]'" in found["extra streams"].said
+
+
+def test_doctor_is_read_by_people_too(here, capsys):
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "fit to serve"
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "offered"),
+    [("fairlead str", 1, {"streams"}), ("fairlead streams ", 2, {"run", "top", "lag"})],
+)
+def test_a_shell_is_told_what_may_come_next(words, number, offered):
+    code = "import sys; from fairlead.cli import main; sys.exit(main())"
+    env = {"COMP_WORDS": words, "COMP_CWORD": str(number), "_FAIRLEAD_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=30
+    )
+    assert set(done.stdout.split()) == offered

@@ -1,0 +1,18 @@
+"""What tests of the dashboard do all the time."""
+
+from playwright.sync_api import Locator, Page, expect
+
+from tests.dashboard.fake import Fake
+
+VIEWS = ("now", "classes", "jobs", "jobs/r-0001", "streams", "decisions", "what-if", "config")
+
+
+def opened(page: Page, server: Fake, view: str = "now") -> Page:
+    """Go to a view and see that it is live."""
+    page.goto(f"{server.url}/#/{view}")
+    expect(page.locator("[data-connection=live]")).to_be_visible()
+    return page
+
+
+def table(page: Page, caption: str) -> Locator:
+    return page.get_by_role("table", name=caption)

@@ -1,0 +1,73 @@
+"""A real browser: Debian's chromium, driven by playwright.  Where there is none, these tests are skipped."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from tests.dashboard.fake import Fake
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+WAIT = 15_000  # ms until something that should appear is taken to be missing
+
+
+@dataclass
+class Complaints:
+    """What a page said against itself: errors, warnings, violations of the policy."""
+
+    expected: tuple[str, ...] = ()  # parts of sentences that this test provokes
+    heard: list[str] = field(default_factory=list)
+
+    def watch(self, page: Any) -> None:
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.heard.append(f"error: {error}"))
+
+    def _console(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.heard.append(f"{message.type}: {message.text}")
+
+    @property
+    def unexpected(self) -> list[str]:
+        return [one for one in self.heard if not any(part in one for part in self.expected)]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One browser for a module; playwright's loop must not outlive it, or asyncio.run of other tests would fail."""
+    if CHROMIUM is None:
+        pytest.skip(
+            "no chromium here: apt-get install chromium brings the browser these tests drive"
+        )
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Fake]:
+    with Fake() as fake:
+        yield fake
+
+
+@pytest.fixture
+def complaints() -> Iterator[Complaints]:
+    heard = Complaints()
+    yield heard
+    assert heard.unexpected == []
+
+
+@pytest.fixture
+def page(browser: Any, complaints: Complaints) -> Iterator[Any]:
+    """A page of desk size that must not complain."""
+    context = browser.new_context(viewport={"width": 1360, "height": 900}, reduced_motion="reduce")
+    context.set_default_timeout(WAIT)
+    page = context.new_page()
+    complaints.watch(page)
+    yield page
+    context.close()

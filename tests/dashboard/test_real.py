@@ -1,0 +1,117 @@
+"""The dashboard of a real `fairlead serve` with its demo: every view, live, without a complaint."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.dashboard.browsing import table
+from tests.dashboard.conftest import CHROMIUM
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium here: apt-get install chromium brings it"
+)
+TITLES = {
+    "now": "Who waits, and why",
+    "classes": "Tenants: share against fair share",
+    "jobs": "Runs",
+    "streams": "Assignment",
+    "decisions": "Decisions",
+    "what-if": "What if the settings had been different?",
+    "config": "Problems",
+}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    command = [str(Path(sys.executable).with_name("fairlead")), "serve", "--listen", "127.0.0.1:0"]
+    place = tmp_path_factory.mktemp("served")
+    started = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command,
+        cwd=place,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=started,
+    ) as process:
+        assert process.stderr is not None
+        said = []
+        found = None
+        for line in process.stderr:
+            said.append(line)
+            found = re.search(r"dashboard (http://\S+?)/?$", line.strip())
+            if found:
+                break
+        assert found, "".join(said)
+        drained = threading.Thread(target=process.stderr.read)
+        drained.start()
+        yield found[1]
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+            drained.join()
+
+
+def test_every_view_of_a_real_server(page, url):
+    for view, title in TITLES.items():
+        page.goto(f"{url}/#/{view}")
+        expect(page.locator("[data-connection=live]")).to_be_visible()
+        expect(
+            page.locator("#main").get_by_role("heading", name=title, exact=True).last
+        ).to_be_visible()
+    assert page.locator(".trouble").count() == 0
+
+
+def test_real_figures_arrive_and_move(page, url):
+    page.goto(f"{url}/#/decisions")
+    feed = table(page, "Decisions, newest first")
+    before = feed.get_by_role("row").nth(1).inner_text(timeout=60_000)
+    page.wait_for_function(
+        "(before) => document.querySelectorAll('.feed tr')[1].innerText !== before", arg=before
+    )
+    page.goto(f"{url}/#/classes?gate=gateway%2Fdefault")
+    expect(table(page, "Classes of gateway/default")).to_contain_text("interactive")
+    expect(table(page, "Tenants of gateway/default")).to_contain_text("acme")
+
+
+def test_a_real_gate_is_resized(page, url):
+    page.goto(f"{url}/#/now?gate=gateway%2Fdefault")
+    page.get_by_role("button", name="Resize…").click()
+    page.get_by_label("Slots", exact=True).fill("13")
+    page.get_by_role("button", name="Resize", exact=True).click()
+    expect(page.get_by_role("button", name="gateway/default")).to_contain_text("of 13")
+
+
+def test_a_real_run_is_shown_and_explained(page, url):
+    page.goto(f"{url}/#/jobs?state=active")
+    page.locator("tbody a").first.click(timeout=60_000)
+    expect(
+        page.get_by_role("group", name="Graph of the run").get_by_role("button").first
+    ).to_be_visible()
+    page.get_by_role("group", name="Graph of the run").get_by_role("button").last.click()
+    expect(page.locator(".detail .explain")).not_to_have_text("…")
+
+
+def test_a_real_what_if(page, url):
+    page.goto(f"{url}/#/what-if")
+    page.get_by_label("Setting", exact=True).fill("capacity")
+    page.get_by_label("New value").fill("5")
+    page.get_by_role("button", name="Run the simulation").click()
+    expect(table(page, "Before and after, Everything together")).to_contain_text(
+        "p95 wait", timeout=60_000
+    )
+
+
+def test_a_real_configuration_is_judged(page, url):
+    page.goto(f"{url}/#/config")
+    page.get_by_label("Configuration (YAML)").fill("gateway: {capacty: 1}")
+    expect(page.get_by_role("button", name=re.compile("Go to line 1"))).to_be_visible()
