@@ -59,4 +59,4 @@ def rows(figures: Figures) -> list[Row]:
     return found
 
 
-CHAPTER = Chapter("streams", "Streams", INTRODUCTION, (), rows)
+CHAPTER = Chapter("streams", "Streams", INTRODUCTION, ("docs/streams.md",), rows)

@@ -66,7 +66,7 @@ def test_doctor_finds_a_small_configuration_fit_and_changes_nothing(here, free, 
     assert code == 0
     assert found["server.listen"]["grade"] == "ok"
     assert found["jobs.database"]["grade"] == "note"  # there is none yet
-    assert "fairlead db migrate" in found["jobs.database"]["said"]
+    assert "is empty: it is made ready at the start" in found["jobs.database"]["said"]
     assert [one.name for one in here.iterdir()] == ["fairlead.yaml"]
 
 

@@ -64,7 +64,7 @@ def test_a_scope_closed_for_another():
     small = offer(gate, "small", tenant="t")
     agrees(gate, big, ("in flight", "t"))
     gate.told[small] = gate.closed_to(small)  # in one lane with the big one, so never asked
-    assert "<Ticket big waiting> ranks earlier" in agrees(gate, small, ("in flight", "t"))
+    assert "'big' of 't' ranks earlier" in agrees(gate, small, ("in flight", "t"))
 
 
 def test_of_a_closed_scope_and_an_own_refusal_the_closed_one_is_told_as_it_was_used():
@@ -101,7 +101,7 @@ def test_one_that_ranks_earlier_and_stops_the_line():
     small = offer(gate, "small")
     explanation = gate.explain(small, 0.0)
     assert explanation.blocked_by is STOP
-    assert "<Ticket big waiting> ranks earlier, and it needs 4 beside 3 of 4" in explanation.text
+    assert "'big' ranks earlier, and it needs 4 beside 3 of 4" in explanation.text
 
 
 def test_what_can_never_fit_and_has_not_been_reached():

@@ -190,8 +190,9 @@ def read_despite_faults(reader: Reader, count: int) -> list[BrokerFault]:
 
 @on_mock
 def test_a_fatal_fault_stays(rig, join, cluster):
-    reader = join(rig.broker(), rig.topic(1))
-    cluster.errors(JOIN_GROUP, [KafkaError.FENCED_INSTANCE_ID])
+    topic = rig.topic(1)
+    cluster.errors(JOIN_GROUP, [KafkaError.FENCED_INSTANCE_ID])  # before anybody can have joined
+    reader = join(rig.broker(), topic)
     for _ in range(2):
         with pytest.raises(BrokerFault, match="fenced") as fault:
             reader.until(lambda: False)

@@ -114,7 +114,10 @@ def demo(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Another seed, other arrivals.")] = 1,
 ) -> Any:
-    """Overload a pool to 125 %: first under plain FIFO, then under Fairlead, and compare."""
+    """Overload a pool, under FIFO and under Fairlead, and compare.
+
+    125 % of what its slots can do arrives under each.
+    """
     from fairlead.cli import demo_view
 
     return demo_view.show(seconds, seed, as_json=json)

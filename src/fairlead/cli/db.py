@@ -37,13 +37,16 @@ def about(context: typer.Context) -> None:
 
 @db.command()
 def migrate(url: Url, as_json: AsJson = False) -> Any:
-    """Bring the schema up to date; may be run by many at once, and again."""
+    """Bring the schema up to date; many may do so at once, and again."""
     return with_extra(lambda: _migrate(url, as_json))
 
 
 @db.command()
 def status(url: Url, as_json: AsJson = False) -> Any:
-    """Say which schema the database has and which one is needed; exit 1 if they differ."""
+    """Say which schema the database has and which is needed.
+
+    Exit code 1 if they differ.
+    """
     return with_extra(lambda: _status(url, as_json))
 
 

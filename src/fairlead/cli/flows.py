@@ -83,7 +83,7 @@ def serve(
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file.")],
 ) -> Any:
-    """Say whether a configuration is valid, and everything that is wrong with it."""
+    """Say whether a configuration is valid, or all that is wrong with it."""
 
     def tell() -> int:
         from fairlead.flows.loading import load

@@ -57,7 +57,7 @@ def run(
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file.")],
 ) -> Any:
-    """Say whether a configuration is valid, and everything that is wrong with it."""
+    """Say whether a configuration is valid, or all that is wrong with it."""
 
     def tell() -> int:
         from fairlead.gateway.loading import load

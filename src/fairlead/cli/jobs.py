@@ -56,7 +56,10 @@ def serve(
         str, typer.Option("--grace", metavar="TIME", help="For what runs when a signal comes.")
     ] = "30s",
 ) -> Any:
-    """Plan, run what local executors can, and serve the HTTP API, until a signal ends it."""
+    """Plan and run jobs, and serve the HTTP API.
+
+    A signal ends it.  It runs what its local executors can; workers run the rest.
+    """
 
     def start() -> int:
         from fairlead.cli.apps import APP, find_jobs
@@ -176,7 +179,7 @@ def explain(
     db: Db = None,
     as_json: Json = False,
 ) -> Any:
-    """Say in one sentence why a job is not running, and when it likely will."""
+    """Say why a job is not running, and when it likely will."""
 
     async def deed(operations: Operations) -> int:
         from fairlead.cli.jobs_view import say, say_json
@@ -208,7 +211,7 @@ def resume(run: RunId, app: App = None, db: Db = None, as_json: Json = False) ->
 
 @jobs.command()
 def retry(run: RunId, app: App = None, db: Db = None, as_json: Json = False) -> Any:
-    """Give the jobs of an ended run that did not complete fresh attempts."""
+    """Give what did not complete in an ended run fresh attempts."""
     return _change("retry", "is tried again", run, app, db, as_json)
 
 

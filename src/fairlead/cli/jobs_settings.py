@@ -201,7 +201,10 @@ def pause_schedule(name: Name, app: App = None, db: Db = None, as_json: Json = F
 
 @schedule.command("resume")
 def resume_schedule(name: Name, app: App = None, db: Db = None, as_json: Json = False) -> Any:
-    """Let a schedule go on; ticks it has missed are treated by its misfire policy."""
+    """Let a schedule go on.
+
+    Ticks it has missed are treated by its misfire policy.
+    """
     return _rest(name, False, app, db, as_json)
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from fairlead.cli.out_files import see_writable, write_whole
 from fairlead.config import shown
 from fairlead.errors import ConfigError, FairleadError
 
@@ -69,9 +69,7 @@ def place_of(url: str) -> Place:
 def fetch(url: str, gate: str, minutes: float, out: str, token: str | None) -> int:
     """Write a gate's recording into a file; return how many tickets are in it."""
     place = place_of(url)
-    target = Path(out)
-    if target.is_dir() or not target.parent.is_dir():
-        raise ConfigError(f"{shown(out)} cannot be written: {_why_not(target)}")
+    target = see_writable(out)
     connection = _connection(place)
     try:
         answer = _ask(
@@ -79,17 +77,11 @@ def fetch(url: str, gate: str, minutes: float, out: str, token: str | None) -> i
         )
         if answer.status != 200:
             raise NotRecorded(_refusal(answer, place, gate, token))
-        return _write(_lines(answer, place), target)
+        return write_whole(target, _lines(answer, place))
     except (OSError, http.client.HTTPException) as error:
         raise NotRecorded(_unreachable(error, place)) from None
     finally:
         connection.close()
-
-
-def _why_not(target: Path) -> str:
-    return (
-        "it is a folder" if target.is_dir() else f"there is no folder {shown(str(target.parent))}"
-    )
 
 
 def _connection(place: Place) -> http.client.HTTPConnection:
@@ -141,21 +133,6 @@ def _split(answer: http.client.HTTPResponse) -> Iterator[bytes]:
         yield rest
     if answer.length:  # what was promised and did not come; without a promise nobody can tell
         raise http.client.IncompleteRead(b"", answer.length)
-
-
-def _write(lines: Iterator[bytes], target: Path) -> int:
-    """Write all or nothing: a recording that breaks off leaves no file behind that looks whole."""
-    part = target.with_name(target.name + ".part")
-    number = 0
-    try:
-        with part.open("wb") as file:
-            for line in lines:
-                file.write(line)
-                number += 1
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-    return number
 
 
 def _refusal(answer: http.client.HTTPResponse, place: Place, gate: str, token: str | None) -> str:

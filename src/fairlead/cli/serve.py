@@ -37,10 +37,10 @@ def serve(
         bool, typer.Option("--check", help="Only say whether the configuration is valid.")
     ] = False,
 ) -> Any:
-    """Run all doors in one process, with a control API and a dashboard.
+    """Run all doors in one process, with a dashboard over them.
 
     Which doors, and how, is said by a configuration; without one they run on embedded defaults,
-    with demo traffic.  A signal drains and ends it.
+    with demo traffic.  A control API is there too.  A signal drains and ends it.
     """
     try:
         from fairlead.server import running

@@ -37,33 +37,31 @@ Seed = Annotated[
 def simulate(
     scenario: ScenarioFile,
     policy: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--policy",
             metavar="FILE",
-            help="A policy file; several are compared, each with the first.",
+            help="A policy file; several are compared, each with the first.  Without, the scenario's, "
+            "or the gateway preset.",
         ),
-    ],
+    ] = None,
     seeds: Seeds = 5,
     seed: Seed = None,
     out: Out = None,
     json: Json = False,
 ) -> Any:
-    """Replay a workload under one policy or several, on virtual time, and compare them."""
+    """Replay a workload under policies, on virtual time, and compare."""
 
     def do() -> int:
         from fairlead.cli.simulating import compare_policies
 
-        return compare_policies(scenario, policy, seeds, seed, out or [], as_json=json)
+        return compare_policies(scenario, policy or [], seeds, seed, out or [], as_json=json)
 
     return _carried_out(do)
 
 
 def tune(
     scenario: ScenarioFile,
-    policy: Annotated[
-        str, typer.Option("--policy", metavar="FILE", help="The policy file to start from.")
-    ],
     goal: Annotated[
         list[str],
         typer.Option(
@@ -80,6 +78,14 @@ def tune(
             help="What to search: classes.bulk.queue_size=8..64, or policy=fifo,aging.",
         ),
     ],
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="FILE",
+            help="The policy file to start from.  Without, the scenario's, or the gateway preset.",
+        ),
+    ] = None,
     seeds: Seeds = 3,
     seed: Seed = None,
     budget: Annotated[
@@ -89,7 +95,10 @@ def tune(
     out: Out = None,
     json: Json = False,
 ) -> Any:
-    """Search settings in the simulator that meet goals, and show what each class gains and loses."""
+    """Search settings that meet goals, in the simulator.
+
+    Shows what each class gains and loses by the best of them; exit code 1 if none meets all goals.
+    """
 
     def do() -> int:
         from fairlead.cli.simulating import tune_policy
@@ -125,7 +134,7 @@ def record(
         ),
     ] = None,
 ) -> Any:
-    """Fetch what passed a gate of a running server lately, to be simulated under other policies."""
+    """Fetch what passed a gate of a server lately, to simulate it."""
 
     def do() -> int:
         from fairlead.cli.recording import fetch

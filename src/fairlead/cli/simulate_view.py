@@ -39,6 +39,11 @@ def say(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def remark(text: str) -> None:
+    """Say something beside the output proper."""
+    print(f"fairlead: {text}", file=sys.stderr)
+
+
 def show_report(document: Mapping[str, Any], out: Sequence[str]) -> None:
     """Show the classes under each policy, what that means, and where the report is."""
     seeds = document["seeds"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairlead.cli import simulate_view as view
+from fairlead.cli.out_files import see_writable, write_whole
 from fairlead.config import shown
 from fairlead.errors import ConfigError
 from fairlead.sim import read_policy, read_scenario, simulate
@@ -39,7 +40,7 @@ def compare_policies(
     """Simulate each policy under each seed; write the reports and show a summary."""
     check_outs(out)
     scenario = read_scenario(Path(scenario_file))
-    policies = [read_policy(Path(file)) for file in policy_files]
+    policies = [read_policy(Path(file)) for file in policy_files] or [_usual(scenario)]
     chosen = _seeds(scenario, seeds, first_seed)
     with progress("Simulating") as tell:
         document = _report(scenario, _text(scenario_file), _named(policies), chosen, tell)
@@ -53,7 +54,7 @@ def compare_policies(
 
 def tune_policy(
     scenario_file: str,
-    policy_file: str,
+    policy_file: str | None,
     goals: Sequence[str],
     ranges: Sequence[str],
     seeds: int,
@@ -68,7 +69,7 @@ def tune_policy(
     wanted = [read_goal(goal) for goal in goals]
     searched = [read_range(text) for text in ranges]
     scenario = read_scenario(Path(scenario_file))
-    policy = read_policy(Path(policy_file))
+    policy = _usual(scenario) if policy_file is None else read_policy(Path(policy_file))
     chosen = _seeds(scenario, seeds, first_seed)
     with progress("Tuning") as tell:
         tuning = Tuning(
@@ -89,15 +90,24 @@ def tune_policy(
     return 0 if told["met"] else 1
 
 
+def _usual(scenario: Scenario) -> PolicySpec:
+    """Take the policy that the scenario names; if it names none, the gateway's as it comes."""
+    if scenario.policy is not None:
+        return scenario.policy
+    policy = read_policy({"name": "gateway", "preset": "gateway"})
+    view.remark(
+        f"no --policy, and {shown(scenario.name)} names none: this is the gateway preset "
+        f"with its defaults ({policy.build().slots:g} slots)"
+    )
+    return policy
+
+
 def check_outs(out: Sequence[str]) -> None:
     """See that the reports can be written before an hour is spent on them."""
     for name in out:
-        path = Path(name)
-        if path.suffix.lower() not in {".html", ".htm", ".json"}:
+        if Path(name).suffix.lower() not in {".html", ".htm", ".json"}:
             raise ConfigError(f"--out must end with .html or .json; got {shown(name)}")
-        if path.is_dir() or not path.parent.is_dir():
-            why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-            raise ConfigError(f"--out {shown(name)} cannot be written: {why}")
+        see_writable(name)
 
 
 @contextmanager
@@ -215,11 +225,7 @@ def _write(document: dict[str, Any], out: Sequence[str]) -> None:
     for name in out:
         path = Path(name)
         text = dump(document) if path.suffix.lower() == ".json" else page(document)
-        part = path.with_name(path.name + ".part")
         try:
-            part.write_bytes(text.encode("utf-8", "replace"))
-            part.replace(path)
+            write_whole(path, [text.encode("utf-8", "replace")])
         except OSError as error:
             raise ConfigError(f"{name} cannot be written ({error.strerror or error})") from None
-        finally:
-            part.unlink(missing_ok=True)

@@ -42,7 +42,10 @@ def export(
         bool, typer.Option("--force", help="Write over a file that is there.")
     ] = False,
 ) -> Any:
-    """Print a shipped file: Grafana dashboard, alert rules, systemd unit, Dockerfile, Kubernetes, compose."""
+    """Print a file for Grafana, Prometheus, Kubernetes and others.
+
+    Dashboard, alert rules, systemd unit, Dockerfile, manifests, compose file, configuration.
+    """
     from fairlead.server.shipping import SHIPPED, read
 
     if what is None:
@@ -68,7 +71,10 @@ def doctor(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")] = False,
 ) -> Any:
-    """Check this machine and a configuration: extras, limits, addresses, databases, backends."""
+    """Say whether this machine and a configuration are fit to serve.
+
+    Looks at extras, limits, addresses, databases and backends; exit code 1 if anything is wrong.
+    """
     from fairlead.server import doctor as looking
 
     found = list(looking.machine())

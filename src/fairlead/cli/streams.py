@@ -74,7 +74,10 @@ def run(
     ] = None,
     token: Token = None,
 ) -> Any:
-    """Consume until SIGTERM or SIGINT; then finish what runs, hand back what waits, commit, and leave with 0."""
+    """Consume until SIGTERM or SIGINT.
+
+    Then what runs is finished, what waits is handed back, all is committed, and the exit code is 0.
+    """
 
     def consume() -> int:
         from fairlead.cli.apps import load_stream_app
@@ -87,7 +90,10 @@ def run(
 
 @streams.command()
 def lag(app: App, as_json: Json = False) -> Any:
-    """Ask the broker how far behind the group is: one line per partition, whoever consumes it."""
+    """Ask the broker how far behind the group is.
+
+    One line per partition, whoever consumes it.
+    """
 
     def ask() -> int:
         import logging

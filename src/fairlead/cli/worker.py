@@ -67,7 +67,7 @@ def worker(
         typer.Option("--grace", metavar="DURATION", help="How long jobs may go on after a signal."),
     ] = "30s",
 ) -> Any:
-    """Run the jobs of some executors, on any host that reaches the database."""
+    """Run jobs of some executors, wherever the database is reached."""
 
     def start() -> int:
         limit = seconds(grace, "--grace", zero=True)

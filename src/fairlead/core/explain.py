@@ -57,7 +57,7 @@ def _blocked(gate: Gate, ticket: Ticket, now: float) -> tuple[Hashable, float, s
         return (
             scope,
             inf,
-            f"{gate.closed_by(scope)!r} ranks earlier and waits for the same {scope!r}",
+            f"{_named(gate.closed_by(scope))} ranks earlier and waits for the same {scope!r}",
         )
     if refusal is not None:
         ready_at = inf if refusal is NEVER else capacity.ready_at(ticket, now, refusal)
@@ -70,6 +70,14 @@ def _blocked(gate: Gate, ticket: Ticket, now: float) -> tuple[Hashable, float, s
         return "order", inf, "the policy withholds it"
     because = capacity.refusal(head, now)
     if because in (STOP, FULL):
-        text = f"{head!r} ranks earlier, and {capacity.describe(head, now, because)}"
+        text = f"{_named(head)} ranks earlier, and {capacity.describe(head, now, because)}"
         return because, capacity.ready_at(head, now, because), text
-    return "order", inf, f"{head!r} ranks earlier"
+    return "order", inf, f"{_named(head)} ranks earlier"
+
+
+def _named(ticket: Ticket | None) -> str:
+    """Name a ticket to a person: by its key, or as the how-manieth that came, and whose it is."""
+    if ticket is None:
+        return "another"
+    name = f"number {ticket.seq}" if ticket.key is None else repr(ticket.key)
+    return f"{name} of {ticket.tenant!r}" if ticket.tenant else name

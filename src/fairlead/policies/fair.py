@@ -365,7 +365,9 @@ class FairQueue(Sharers):
         if flow is None:
             return None
         ahead = flow.start - self._clock
-        standing = f"is {ahead:g} ahead of" if ahead > 0 else f"is {-ahead:g} behind"
+        standing = "stands at"
+        if ahead:
+            standing = f"is {ahead:g} ahead of" if ahead > 0 else f"is {-ahead:g} behind"
         own = f"flow {flow.key!r} (weight {flow.weight:g}) {standing} its fair share"
         inner = flow.queue.explain(ticket, now)
         return f"{own}; {inner}" if inner else own

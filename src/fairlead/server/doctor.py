@@ -169,9 +169,9 @@ async def _database(url: str) -> Finding:
             "jobs.database", "wrong", f"{named} was made by a newer Fairlead: upgrade this one"
         )
     what = "is empty" if not has else f"has schema {has} of {wanted}"
-    return Finding(
-        "jobs.database", "note", f"{named} {what}: fairlead db migrate brings it up to date"
-    )
+    if url.startswith("sqlite"):  # a file is brought up to date whenever it is opened
+        return Finding("jobs.database", "note", f"{named} {what}: it is made ready at the start")
+    return Finding("jobs.database", "wrong", f"{named} {what}: fairlead db migrate --db {named}")
 
 
 async def _reachable(name: str, url: str) -> Finding:

@@ -7,6 +7,9 @@ from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from fairlead.errors import ConfigError
+from fairlead.sim.graphs import followers_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -44,7 +47,13 @@ def merged(
     What comes too late, or after the first `count`, is left out, and with it what depends on it; a graph counts
     as one.  Dependencies, which count within their own source, are made to count in the whole.
     """
-    bare = not any(arrival.deps for source in drawn for arrival in source)
+    total = sum(map(len, drawn))
+    if total > MOST_ARRIVALS:
+        raise ConfigError(
+            f"the sources together come {total:,} times; a simulation is of {MOST_ARRIVALS:,} at most"
+        )
+    # No graphs: neither `deps` nor `dag`.
+    bare = not any(arrival[10] or arrival[12] >= 0 for source in drawn for arrival in source)
     if bare:
         everyone = sorted(chain.from_iterable(drawn), key=itemgetter(0))
         if seconds < inf:
@@ -59,25 +68,34 @@ def merged(
     tagged.sort(key=lambda one: one[:3])
     if count is not None:
         tagged = _first(tagged, count)
+    tagged = _whole(tagged, drawn)
     graphs: dict[tuple[int, int], int] = {}
-    while True:
-        present = {(number, index) for _, number, index, _ in tagged}
-        kept = [one for one in tagged if all((one[1], dep) in present for dep in one[3].deps)]
-        if len(kept) == len(tagged):
-            break
-        tagged = kept
     places = {(number, index): place for place, (_, number, index, _) in enumerate(tagged)}
     result = []
     for _, number, _, arrival in tagged:
-        if arrival.dag >= 0:
-            dag = graphs.setdefault((number, arrival.dag), len(graphs))
-            deps = tuple(places[number, dep] for dep in arrival.deps)
-            arrival = arrival._replace(deps=deps, dag=dag)
-        result.append(arrival)
+        deps = tuple(places[number, dep] for dep in arrival.deps)
+        dag = arrival.dag
+        if dag >= 0:
+            dag = graphs.setdefault((number, dag), len(graphs))
+        result.append(arrival._replace(deps=deps, dag=dag))
     return result
 
 
 Tagged = tuple[float, int, int, "Arrival"]
+
+
+def _whole(tagged: list[Tagged], drawn: Sequence[Sequence[Arrival]]) -> list[Tagged]:
+    """Leave out what depends, directly or through others, on something that was left out."""
+    present = {(number, index) for _, number, index, _ in tagged}
+    for number, source in enumerate(drawn):
+        followers = followers_of(source)
+        gone = [index for index in range(len(source)) if (number, index) not in present]
+        for index in gone:
+            for follower in followers.get(index, ()):
+                if (number, follower) in present:
+                    present.discard((number, follower))
+                    gone.append(follower)
+    return [one for one in tagged if (one[1], one[2]) in present]
 
 
 def _first(tagged: list[Tagged], count: int) -> list[Tagged]:

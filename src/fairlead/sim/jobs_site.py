@@ -17,6 +17,7 @@ from fairlead.jobs.frontier import Frontier
 from fairlead.jobs.planning import planner_of
 from fairlead.jobs.records import ReadyJob
 from fairlead.jobs.settings import TenantLimits
+from fairlead.sim.graphs import followers_of, in_turn
 from fairlead.sim.site import SimTicket, Site
 
 if TYPE_CHECKING:
@@ -213,19 +214,12 @@ def _estimate(arrival: Arrival) -> float:
 
 def _measured(arrivals: Sequence[Arrival]) -> tuple[list[int], list[float]]:
     """Tell the depth of each in its graph, and the longest way from its start to the end of all that follows."""
-    waits = [len(arrival.deps) for arrival in arrivals]
-    followers: dict[int, list[int]] = {}
-    for number, arrival in enumerate(arrivals):
-        for dep in arrival.deps:
-            followers.setdefault(dep, []).append(number)
-    order = [number for number, count in enumerate(waits) if not count]
+    followers = followers_of(arrivals)
+    order = in_turn(arrivals, followers)
     levels = [0] * len(arrivals)
     for number in order:
         for follower in followers.get(number, ()):
             levels[follower] = max(levels[follower], levels[number] + 1)
-            waits[follower] -= 1
-            if not waits[follower]:
-                order.append(follower)
     heights = [_estimate(arrival) for arrival in arrivals]
     for number in reversed(order):
         heights[number] += max((heights[one] for one in followers.get(number, ())), default=0.0)

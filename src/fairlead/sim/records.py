@@ -8,15 +8,17 @@ running Fairlead noted of a ticket (arrived, started, ended, rank, cost, key) re
 from __future__ import annotations
 
 import json
-from math import isfinite
+from math import inf
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from fairlead.config import shown
 from fairlead.core.ticket import Ticket
 from fairlead.core.trace import replay
+from fairlead.documents.values import LONGEST
 from fairlead.errors import ConfigError, FairleadError
 from fairlead.sim.arrivals import MOST_ARRIVALS
+from fairlead.sim.graphs import followers_of, in_a_circle
 from fairlead.sim.result import Arrival
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from fairlead.sim.traces import Lines
 
 LONGEST_LINE = 1_000_000
+LARGEST = 1e15  # beyond, a number of seconds could not tell one from the next
 
 
 class _Bad(ConfigError):
@@ -41,8 +44,11 @@ def _number(row: Mapping[str, Any], *names: str) -> float | None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             raise _Bad(f"{name} must be a number; got {shown(value)}")
-        if isfinite(value):
-            return float(value)
+        if value in (inf, -inf):
+            continue
+        if abs(value) > LARGEST:  # compared as it is: a whole number may be too large for a float
+            raise _Bad(f"{name} must be {LARGEST:g} at most; got {shown(value)}")
+        return float(value)
     return None
 
 
@@ -80,6 +86,8 @@ def _service(row: Mapping[str, Any]) -> float | None:
             service = ended - started
     if service is not None and service < 0:
         raise _Bad(f"its work may not take less than no time; got {service:g} s")
+    if service is not None and service > LONGEST:
+        raise _Bad(f"its work may take {LONGEST:,.0f} s at most; got {service:g} s")
     return service
 
 
@@ -166,31 +174,25 @@ def _graphs(arrivals: list[Arrival]) -> list[Arrival]:
             index = parent[index]
         return index
 
-    waits = [len(arrival.deps) for arrival in arrivals]
-    followers: dict[int, list[int]] = {}
-    for index, arrival in enumerate(arrivals):
-        for dep in arrival.deps:
-            followers.setdefault(dep, []).append(index)
+    followers = followers_of(arrivals)
+    stuck = in_a_circle(arrivals, followers)
+    if stuck is not None:
+        raise _Bad(f"{shown(stuck.key)} depends on itself, through others")
+    for dep, waiting in followers.items():
+        for index in waiting:
             parent[root(index)] = root(dep)
-    ready = [index for index, number in enumerate(waits) if not number]
-    for index in ready:
-        for follower in followers.get(index, ()):
-            waits[follower] -= 1
-            if not waits[follower]:
-                ready.append(follower)
-    if len(ready) < len(arrivals):
-        stuck = next(index for index, number in enumerate(waits) if number)
-        raise _Bad(f"{shown(arrivals[stuck].key)} depends on itself, through others")
     sizes: dict[int, int] = {}
     for index in range(len(arrivals)):
         sizes[root(index)] = sizes.get(root(index), 0) + 1
-    names: dict[int, int] = {}
-    return [
-        arrival._replace(dag=names.setdefault(root(index), len(names)))
-        if sizes[root(index)] > 1
-        else arrival
-        for index, arrival in enumerate(arrivals)
-    ]
+    names: dict[tuple[str, int], int] = {}
+
+    def numbered(index: int, arrival: Arrival) -> Arrival:
+        if sizes[root(index)] == 1 and arrival.dag < 0:
+            return arrival
+        graph = ("given", arrival.dag) if arrival.dag >= 0 else ("found", root(index))
+        return arrival._replace(dag=names.setdefault(graph, len(names)))
+
+    return [numbered(index, arrival) for index, arrival in enumerate(arrivals)]
 
 
 def see_size(path: Path, count: int) -> None:
@@ -209,8 +211,11 @@ def _objects(path: Path, lines: Lines, kind: type) -> Iterator[tuple[int, Any]]:
             see_size(path, number)
             if not line.strip():
                 continue
+            if len(line) > LONGEST_LINE:
+                lines.wrong(number, f"is longer than {LONGEST_LINE:,} characters; is it a trace?")
+                continue
             try:
-                value = json.loads(line) if len(line) <= LONGEST_LINE else None
+                value = json.loads(line)
             except (ValueError, RecursionError) as error:
                 lines.wrong(number, f"is no JSON: {shown(str(error))}")
                 continue

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.core.ticket import EVICTED, EXPIRED, RUNNING, WAITING, WITHDRAWN
 from fairlead.errors import ConfigError, PolicyError
 from fairlead.sim.arrivals import MOST_ARRIVALS
+from fairlead.sim.graphs import followers_of
 from fairlead.sim.writing import written
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from fairlead.sim.arrivals import Client
     from fairlead.sim.building import PolicySpec
+    from fairlead.sim.graphs import Followers
     from fairlead.sim.result import Arrival, Result
     from fairlead.sim.scenario import Scenario
     from fairlead.sim.site import Site
@@ -88,12 +90,10 @@ class Run:
         self.retries = self.preemptions = 0
         self.lost: list[tuple[float, float, float]] = []  # work that a preemption undid
         self.waits_for: list[int] = []
-        self.followers: dict[int, list[int]] = {}
+        self.followers: Followers = {}
         if any(arrival.deps for arrival in arrivals):
             self.waits_for = [len(arrival.deps) + 1 for arrival in arrivals]  # and for its time
-            for number, arrival in enumerate(arrivals):
-                for dep in arrival.deps:
-                    self.followers.setdefault(dep, []).append(number)
+            self.followers = followers_of(arrivals)
 
     # Time
 

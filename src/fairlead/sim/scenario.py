@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from fairlead.documents.values import Duration, DurationOrZero, Model
-from fairlead.errors import ConfigError
+from fairlead.errors import BadFile, ConfigError
 from fairlead.sim.arrivals import MOST_ARRIVALS, Client, merged
 from fairlead.sim.reading import Draft
-from fairlead.sim.sources import Burst, Closed, Poisson, Source, Steady, Trace
+from fairlead.sim.sources import MOST_CLIENTS, Burst, Closed, Poisson, Source, Steady, Trace
 from fairlead.sim.workflows import Dags
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
+    from fairlead.sim.building import PolicySpec
     from fairlead.sim.result import Arrival
 
 KINDS: dict[str, type[Source]] = {
@@ -42,6 +43,7 @@ class _Document(Model):
     count: Annotated[int, Field(strict=True, ge=1, le=MOST_ARRIVALS)] | None = None
     seed: Annotated[int, Field(strict=True, ge=0)] = 0
     until: DurationOrZero | None = None
+    policy: Annotated[str, Field(min_length=1)] | dict[str, Any] | None = None
     arrivals: Annotated[list[Any], Field(min_length=1)]
 
 
@@ -58,6 +60,7 @@ class Scenario:
         seed: int = 0,
         until: float = inf,
         given: Sequence[Arrival] = (),
+        policy: PolicySpec | None = None,
     ) -> None:
         self.name = name
         self.sources = tuple(sources)
@@ -65,6 +68,7 @@ class Scenario:
         self.count = count
         self.seed = seed
         self.until = until
+        self.policy = policy  # the one it runs under unless another is given
         self._given = list(given)
 
     @classmethod
@@ -117,6 +121,7 @@ def read_scenario(given: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario
     document = draft.read(_Document)
     items = draft.plain.get("arrivals")
     sources: list[Source] = []
+    policy = None if document is None else _policy(draft, document.policy)
     for index, item in enumerate(items if isinstance(items, list) else ()):
         source = _source(draft, index, item)
         if source is not None:
@@ -124,6 +129,8 @@ def read_scenario(given: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario
             _prepare(draft, index, source)
             if document is not None:
                 _bound(draft, index, source, document)
+    if document is not None and not draft.problems:
+        _bound_all(draft, sources, document)
     draft.stop()
     assert document is not None  # noqa: S101
     return Scenario(
@@ -133,7 +140,22 @@ def read_scenario(given: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario
         count=document.count,
         seed=document.seed,
         until=inf if document.until is None else document.until,
+        policy=policy,
     )
+
+
+def _policy(draft: Draft, given: str | dict[str, Any] | None) -> PolicySpec | None:
+    """Read the policy a scenario names (a file that stands beside it) or holds."""
+    from fairlead.sim.building import read_policy
+
+    if given is None:
+        return None
+    try:
+        return read_policy(draft.folder / given if isinstance(given, str) else given)
+    except BadFile as error:
+        for line in error.lines:
+            draft.wrong(("policy",), line)
+    return None
 
 
 def _source(draft: Draft, index: int, item: Any) -> Source | None:
@@ -168,13 +190,32 @@ def _bound(draft: Draft, index: int, source: Source, document: _Document) -> Non
             ("arrivals", index),
             f"kind: {source.kind} goes on for ever; say how long with seconds or count, or with end",
         )
-    last = min(document.seconds or inf, source.end or inf)
-    expected = min(source.per_second() * (last - source.start), document.count or inf)
+    expected = _expected(source, document)
     if MOST_ARRIVALS < expected < inf:
         draft.wrong(
             ("arrivals", index),
             f"would come {expected:,.0f} times; a simulation is of {MOST_ARRIVALS:,} at most",
         )
+
+
+def _bound_all(draft: Draft, sources: Sequence[Source], document: _Document) -> None:
+    """See that all sources together keep the bounds that each of them keeps."""
+    expected = sum(_expected(source, document) for source in sources)
+    if document.count is None and MOST_ARRIVALS < expected < inf:
+        draft.wrong(
+            ("arrivals",),
+            f"would come {expected:,.0f} times together; a simulation is of {MOST_ARRIVALS:,} at most",
+        )
+    clients = sum(source.clients for source in sources if isinstance(source, Closed))
+    if clients > MOST_CLIENTS:
+        draft.wrong(
+            ("arrivals",), f"are {clients:,} clients together; {MOST_CLIENTS:,} are the most"
+        )
+
+
+def _expected(source: Source, document: _Document) -> float:
+    last = min(document.seconds or inf, source.end or inf)
+    return min(source.per_second() * (last - source.start), document.count or inf)
 
 
 def _meant(kind: Any) -> str:

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from fairlead.config import shown
-from fairlead.documents.values import DurationOrZero, Model
+from fairlead.documents.values import LONGEST, DurationOrZero, Model
 from fairlead.errors import BadFile, ConfigError
 from fairlead.sim.records import jsonl, recorder, see_size
 from fairlead.sim.result import Arrival
@@ -72,9 +72,16 @@ def read_trace(source: Trace, folder: Path) -> list[Arrival]:
         raise ConfigError(f"{path} is not UTF-8; is it a trace?") from None
     except csv.Error as error:
         raise ConfigError(f"{path} cannot be read as CSV: {error}") from None
+    except ValueError as error:  # a name that no file can have
+        raise ConfigError(f"{shown(str(path))} cannot be read ({error})") from None
     lines.stop()
     if not found:
         raise ConfigError(f"{path} holds no arrivals")
+    longest = max(one.service for one in found)
+    if longest > LONGEST:
+        raise ConfigError(
+            f"{path} holds work of {longest:g} s; {LONGEST:,.0f} s are the most, or set costs"
+        )
     return window(found, source.skip, source.limit, source.speed)
 
 

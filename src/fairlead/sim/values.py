@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect
 from itertools import accumulate
 from math import log
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fairlead.documents.values import Duration, DurationOrZero, Model
+from fairlead.documents.values import LONGEST, Duration, DurationOrZero, Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +25,8 @@ P95 = 1.6448536269514722  # of a standard normal
 
 class _Chance(Model):
     """One way to draw; exactly one is given."""
+
+    largest: ClassVar[float]  # that is ever drawn: a heavy tail has no end
 
     @model_validator(mode="before")
     @classmethod
@@ -55,10 +57,10 @@ class _Chance(Model):
             return lambda: random.choice(said)
         if name == "lognormal":
             mu, sigma = said.parameters()
-            return lambda: random.lognormvariate(mu, sigma)
-        least, shape, most = said.least, said.shape, said.most
-        if most is None:
-            return lambda: least * random.paretovariate(shape)
+            largest = self.largest
+            return lambda: min(largest, random.lognormvariate(mu, sigma))
+        least, shape = said.least, said.shape
+        most = self.largest if said.most is None else said.most
         return lambda: min(most, least * random.paretovariate(shape))
 
 
@@ -113,6 +115,8 @@ class _AmountPareto(_Pareto):
 class Times(_Chance):
     """Seconds: a duration, or chances of it."""
 
+    largest = LONGEST
+
     constant: DurationOrZero | None = None
     exponential: Duration | None = None
     uniform: (
@@ -128,6 +132,8 @@ class Times(_Chance):
 
 class Amounts(_Chance):
     """A number, or chances of it."""
+
+    largest = MOST
 
     constant: Amount | None = None
     exponential: Annotated[float, Field(gt=0, le=MOST)] | None = None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, field_validator
 
 from fairlead.config import shown
-from fairlead.documents.values import Duration
+from fairlead.documents.values import LONGEST, Duration
 from fairlead.errors import ConfigError
 from fairlead.sim.arrivals import MOST_ARRIVALS
+from fairlead.sim.graphs import followers_of, in_a_circle
 from fairlead.sim.result import Arrival
 from fairlead.sim.sources import Rate, Source
 from fairlead.sim.traces import see_file
@@ -50,7 +50,9 @@ def read_workflow(path: Path) -> list[Arrival]:
         raise ConfigError(f"{path} is not WfFormat 1.5: {error!r}") from None
     if not arrivals:
         raise ConfigError(f"{path} has no tasks")
-    _see_no_circle(path, arrivals)
+    stuck = in_a_circle(arrivals, followers_of(arrivals))
+    if stuck is not None:
+        raise ConfigError(f"{path}: {shown(stuck.key)} follows itself, through others")
     return arrivals
 
 
@@ -62,8 +64,11 @@ def _step(path: Path, step: Any, ran: dict[Any, Any], numbers: dict[Any, int]) -
         )
     task = ran.get(step["id"], {})
     seconds = task.get("runtimeInSeconds") or 0.0
-    if not isinstance(seconds, int | float) or not isfinite(seconds) or seconds < 0:
-        raise ConfigError(f"{path}: {shown(step['id'])} took {shown(seconds)} seconds")
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST:  # nan is neither
+        raise ConfigError(
+            f"{path}: {shown(step['id'])} must have taken from 0 to {LONGEST:,.0f} seconds; "
+            f"got {shown(seconds)}"
+        )
     command = task.get("command")
     program = command.get("program") if isinstance(command, dict) else None
     deps = tuple(dict.fromkeys(numbers[parent] for parent in step["parents"]))
@@ -75,23 +80,6 @@ def _step(path: Path, step: Any, ran: dict[Any, Any], numbers: dict[Any, int]) -
         deps=deps,
         dag=0,
     )
-
-
-def _see_no_circle(path: Path, arrivals: list[Arrival]) -> None:
-    waits = [len(arrival.deps) for arrival in arrivals]
-    followers: dict[int, list[int]] = {}
-    for number, arrival in enumerate(arrivals):
-        for dep in arrival.deps:
-            followers.setdefault(dep, []).append(number)
-    ready = [number for number, count in enumerate(waits) if not count]
-    for number in ready:
-        for follower in followers.get(number, ()):
-            waits[follower] -= 1
-            if not waits[follower]:
-                ready.append(follower)
-    if len(ready) < len(arrivals):
-        stuck = next(number for number, count in enumerate(waits) if count)
-        raise ConfigError(f"{path}: {shown(arrivals[stuck].key)} follows itself, through others")
 
 
 class Dags(Source):
@@ -119,10 +107,19 @@ class Dags(Source):
     def prepare(self, folder: Path) -> None:
         for name in self.files:
             path = folder / name
-            paths = sorted(path.glob("*.json")) if path.is_dir() else [path]
+            try:
+                paths = sorted(path.glob("*.json")) if path.is_dir() else [path]
+            except OSError as error:
+                raise ConfigError(f"{path} cannot be read ({error.strerror or error})") from None
             if not paths:
                 raise ConfigError(f"{path} holds no workflows (*.json)")
             self._read.extend((one.stem, read_workflow(one)) for one in paths)
+        longest = max(step.service for _, steps in self._read for step in steps)
+        if longest * self.scale > LONGEST:
+            raise ConfigError(
+                f"its longest job would take {longest * self.scale:,.0f} s at this scale; "
+                f"{LONGEST:,.0f} s are the most"
+            )
 
     def draw(self, random: Random, seconds: float, count: int | None) -> list[Arrival]:
         last = self._last(seconds)

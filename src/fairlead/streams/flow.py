@@ -121,6 +121,7 @@ class Flow:
                 client.pause([one.tp for one in going])
                 for one in going:
                     one.paused = True
+                    self._watched[one] = None
             return
         if not self._watched:
             return

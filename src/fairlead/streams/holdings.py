@@ -1,8 +1,10 @@
 """A partition that is held, with everything that goes with holding it: its state, its consumer, whose turn it is.
 
 `Holding.lost` is the fence.  It is set, once, before anybody else can be given the partition, and asked before user
-code is run and before anything is committed; a new assignment is a new holding.  Records and results are written
-under the `lock` of its listener, turns under that of the queue.
+code is run and before anything is committed; a new assignment is a new holding.  When a group begins again without
+losing its partitions, they are *renewed*: of a new generation, with the same consumer, and what still runs of the old
+one runs beside nothing of the new one.  Records and results are written under the `lock` of its listener, turns
+under that of the queue.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +37,10 @@ class Holding:
         "_by_key",
         "_consumer",
         "_exclusive",
+        "_make",
         "_making",
         "_sharing",
+        "_together",
         "committed",
         "end",
         "end_at",
@@ -77,17 +82,28 @@ class Holding:
             "buries": topic.dead_letter is not None,
         }
         self._by_key = topic.parallel_by is not None
-        self.partition: Partition
+        self._make: Callable[[int], Partition] = partial(Partition, tp, **how)
         if topic.parallel_by is not None:
-            key = safe_key(topic.name, topic.parallel_by)
-            self.partition = KeyedPartition(tp, generation, key=key, most_calls=concurrency, **how)
-        else:
-            self.partition = Partition(tp, generation, **how)
+            how |= {"key": safe_key(topic.name, topic.parallel_by), "most_calls": concurrency}
+            self._make = partial(KeyedPartition, tp, **how)
+        self.partition = self._make(generation)
         self._consumer: Consumer | None = None
         self._making = threading.Lock()
         self._sharing = 0
+        self._together = generation  # of those that share
         self._exclusive = False
         self._aside: deque[Job] = deque()
+
+    def renew(self, generation: int) -> int | None:
+        """Forget what is not finished; tell where to read on, None if nothing was read.  The listener's lock is held."""
+        done = self.partition.position
+        self.partition = self._make(generation)
+        self.partition.position = done
+        self.full = False
+        if not self.had_records:
+            return None
+        self.eof = False
+        return self.start if done is None else done
 
     @property
     def consumer(self) -> Consumer:
@@ -118,11 +134,14 @@ class Holding:
 
     def enter(self, job: Job) -> bool:
         """Say whether a job may start; if not, it stands aside until `leave` returns it."""
-        if self._exclusive or self._aside or (self._sharing and not self._shares(job.kind)):
+        shares = self._shares(job.kind)
+        beside = shares and job.generation == self._together
+        if self._exclusive or self._aside or (self._sharing and not beside):
             self._aside.append(job)
             return False
-        if self._shares(job.kind):
+        if shares:
             self._sharing += 1
+            self._together = job.generation
         else:
             self._exclusive = True
         return True

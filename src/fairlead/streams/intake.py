@@ -98,7 +98,7 @@ class Intake:
         with self.lock:
             counts.calls += 1
             counts.seconds += took
-            if holding.lost:
+            if job.stale:
                 return
             partition = holding.partition
             if error is None:
@@ -272,6 +272,14 @@ class Intake:
         self._retry_at.pop(holding, None)
         self._ticking.pop(holding, None)
         self._burials.forget(holding)
+
+    def renew(self, holding: Holding, generation: int) -> int | None:
+        """A partition begins again: tell where to read on, None if nothing was read.  The lock is held."""
+        self.forget(holding)
+        at = holding.renew(generation)
+        if holding.partition.position not in (None, holding.committed):
+            self.dirty[holding] = None
+        return at
 
     def clear(self) -> None:
         """The group starts anew."""

@@ -50,6 +50,7 @@ class Job:
         "cost",
         "deadline",
         "finished",
+        "generation",
         "given_at",
         "group_id",
         "handed_back",
@@ -75,6 +76,7 @@ class Job:
         topic = holding.topic
         self.kind = kind
         self.holding = holding
+        self.generation = holding.partition.generation
         self.taken = taken
         self.topic = topic.name
         self.partition = holding.tp.partition
@@ -113,6 +115,12 @@ class Job:
         if self.queued_at is not None:
             return "queued"
         return "locked" if self.locked else "given"
+
+    @property
+    def stale(self) -> bool:
+        """Say whether its partition has gone, or begun again, since it was made: its result reaches nobody."""
+        holding = self.holding
+        return holding.lost or self.generation != holding.partition.generation
 
     def age(self, now: float) -> float:
         """Tell the seconds since the scheduler was given it."""

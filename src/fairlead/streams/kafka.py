@@ -328,8 +328,8 @@ class KafkaClient(Questions):
             try:
                 self._consumer.seek(TopicPartition(*tp, offset))
             except KafkaException as error:
+                # It stays to be done: to read on without it would skip records.
                 if error_of(error).code() != KafkaError._STATE:
-                    del self._seeks[tp]
                     raise fault_of(f"seeking in {tp}", error) from error
             else:
                 del self._seeks[tp]

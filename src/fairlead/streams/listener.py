@@ -20,8 +20,10 @@ buried is sent to the dead-letter topic from here; when the broker has it, an id
 will be skipped, a running one is let run, and its result reaches nobody.  If it had records, a revocation job
 follows.
 
-**Recovery.** When the scheduler raises, or the client is broken for good, the group starts anew: finished records
-are committed, all holdings are lost, the queue and the scheduler forget the group's jobs, and a new client joins.
+**Recovery.** When the scheduler raises, the group starts anew: the queue and the scheduler forget its jobs, every
+partition is renewed and read on from after what has finished, and what still runs reaches nobody.  The client and its
+membership stay: to leave would be a rebalance of all other groups.  Only a client that is broken for good is left:
+finished records are committed, all holdings are lost, and a new one joins.
 
 **Shutdown.** Everything is paused and polled on while running jobs finish; then shutdown jobs, the last commit, and
 the client leaves.  All within the grace; what is not done by then is left to the next owner.
@@ -40,6 +42,7 @@ from fairlead.streams.flow import BATCHES, Flow
 from fairlead.streams.holdings import Holding
 from fairlead.streams.intake import Intake
 from fairlead.streams.jobs import Job, Kind
+from fairlead.streams.recovery import Recovery
 from fairlead.streams.statistics import Counts, TopicCounts
 
 if TYPE_CHECKING:
@@ -54,8 +57,6 @@ log = logging.getLogger("fairlead.streams")
 SLICE = 0.05  # seconds of one poll
 LEAST, MOST = 100, 2000  # records of one poll
 QUIET = 5.0  # seconds between two complaints about the broker
-CALM = 30.0  # seconds without trouble after which resets are quick again
-SELDOM = 30.0  # seconds between two resets at most: each is a rebalance, and disturbs the whole Kafka group
 ENDS = 1.0  # seconds between two looks at where partitions end
 
 
@@ -81,9 +82,7 @@ class Listener(threading.Thread):
         self._asleep = False
         self.intake = Intake(runtime, group_id, self.holdings, self._flow, self.counts, self.wake)
         self.lock = self.intake.lock
-        self._reset_for: str | None = None
-        self._reset_at = -inf
-        self._reset_count = 0
+        self._recovery = Recovery()
         self._draining = False
         self._close_by: float | None = None
         self._leaving = (
@@ -104,7 +103,7 @@ class Listener(threading.Thread):
 
     @property
     def connected(self) -> bool:
-        """Say whether there is a client: there is none between a reset and the next attempt."""
+        """Say whether there is a client: there is none between a broken one and the next attempt."""
         return self._client is not None
 
     def wake(self) -> None:
@@ -114,7 +113,7 @@ class Listener(threading.Thread):
 
     def reset(self, why: str) -> None:
         """Have the group start anew; from any thread."""
-        self._reset_for = why
+        self._recovery.ask(why)
         self.wake()
 
     def drain(self) -> None:
@@ -138,11 +137,11 @@ class Listener(threading.Thread):
                 self._mind(fault)
             except BaseException as error:
                 log.exception("the listener of %s failed", self.group_id)
-                self._reset_for = f"the listener failed: {error!r}"
+                self._recovery.ask(f"the listener failed: {error!r}", broken=True)
 
     def _turn(self, now: float) -> None:
-        if self._reset_for is not None and self._close_by is None:
-            self._start_anew(self._reset_for)
+        if self._recovery.why is not None and self._close_by is None:
+            self._start_anew(now)
             return
         if self._client is None and self._draining:
             # To join in order to leave would help nobody.
@@ -150,26 +149,31 @@ class Listener(threading.Thread):
             self.closed = by is not None and (told or now >= by)
             self._wake.wait(SLICE)
             return
+        resting = now < self._recovery.until
+        if self._client is None and resting:
+            self._rest(self._recovery.until - now)
+            return
         if self._client is None:
             self._client = self._connect()
         if self._close_by is not None:
             self._close(self._client, self._close_by)
             return
         client = self._client
-        pause = self._until_due(now)
-        may_poll = self._may_poll(now)
-        self._flow.reconcile(client, now, stop=self._draining)
+        pause = self._until_due(now, resting=resting)
+        may_poll = resting or self._may_poll(now)
+        self._flow.reconcile(client, now, stop=self._draining or resting)
         if may_poll:
             self.polled_at = now
             self._read(client, pause)
             now = time.monotonic()
-            self._flow.reconcile(client, now, stop=self._draining)
+            self._flow.reconcile(client, now, stop=self._draining or resting)
         else:
             self._sleep(pause)
             now = time.monotonic()
         self.intake.bury(now)
         if not self._draining:
-            self.intake.give(now)
+            if not resting:
+                self.intake.give(now)
             if now >= self._tick_at:
                 self._tick_at = now + self._settings.tick_interval
                 self.intake.tick()
@@ -188,10 +192,10 @@ class Listener(threading.Thread):
                 self.intake.deliver(event)
             events = client.poll(0.0, self.most) if self._flow.narrow(wanted) else []
 
-    def _until_due(self, now: float) -> float:
+    def _until_due(self, now: float, *, resting: bool) -> float:
         """Tell how long there is nothing to do but to read."""
-        due = min(self.intake.due_at(), self._tick_at, self._commit_at, now + SLICE)
-        return max(0.0, due - now)
+        give_at = self._recovery.until if resting else self.intake.due_at()
+        return max(0.0, min(give_at, self._tick_at, self._commit_at, now + SLICE) - now)
 
     def _may_poll(self, now: float) -> bool:
         if self._draining:
@@ -221,7 +225,7 @@ class Listener(threading.Thread):
         """Wait until the group may be polled, or something is due."""
         self._asleep = True
         # Asked again: what would have woken it may have happened just before.
-        if self._reset_for is None and not self._may_poll(time.monotonic()):
+        if self._recovery.why is None and not self._may_poll(time.monotonic()):
             self._wake.wait(seconds)
         self._asleep = False
         self._wake.clear()
@@ -240,7 +244,7 @@ class Listener(threading.Thread):
             self._complained_at = now
             log.warning("%s: %s", self.group_id, fault)
         if fault.fatal:
-            self._reset_for = f"the client is broken: {fault}"
+            self._recovery.ask(f"the client is broken: {fault}", broken=True)
         else:
             self._rest(SLICE if fault.retriable else 1.0)
 
@@ -342,33 +346,44 @@ class Listener(threading.Thread):
 
     # Recovery and shutdown
 
-    def _start_anew(self, why: str) -> None:
-        now = time.monotonic()
-        self._reset_count = 0 if now - self._reset_at > CALM else self._reset_count + 1
+    def _start_anew(self, now: float) -> None:
+        why, broken = self._recovery.begin(now)
         self.counts.resets += 1
         log.error("group %s starts anew: %s", self.group_id, why)
-        client, self._client = self._client, None
-        if client is not None:
-            try:
-                self._commit(client, self._dirty_holdings())
-            except BrokerFault as fault:
-                log.warning("%s: %s", self.group_id, fault)
         self.intake.clear()
         self._queue.clear(self.group_id)
         self._runtime.calls.clear(self.group_id)
+        if self._client is not None and not broken:
+            self._read_again(self._client, now)
+        elif self._client is not None:
+            self._leave(self._client)
+
+    def _read_again(self, client: Client, now: float) -> None:
+        """Go back in each partition to what has not finished."""
+        with self.lock:
+            self._generation += 1
+            starts = {
+                one.tp: self.intake.renew(one, self._generation) for one in self.holdings.values()
+            }
+        try:
+            self._flow.reconcile(client, now, stop=True)
+            for tp, at in starts.items():
+                if at is not None:
+                    client.seek(tp, at)
+        except BrokerFault as fault:
+            # Records would be skipped.
+            self._recovery.ask(f"partitions cannot be read again: {fault}", broken=True)
+
+    def _leave(self, client: Client) -> None:
+        self._client = None
+        try:
+            self._commit(client, self._dirty_holdings())
+        except BrokerFault as fault:
+            log.warning("%s: %s", self.group_id, fault)
         with self.lock:
             going = list(self.holdings.values())
         self._let_go(going)
-        self._reset_for = None
-        if client is not None:
-            try:
-                client.close()
-            except BrokerFault as fault:
-                log.warning("%s: %s", self.group_id, fault)
-        until = now + min(SELDOM, 0.05 * 2.0 ** min(self._reset_count, 20))
-        while (left := until - time.monotonic()) > 0 and not self._draining:
-            self._rest(left)
-        self._reset_at = time.monotonic()
+        self._quit(client)
 
     def _close(self, client: Client, by: float) -> None:
         self._leaving = True
@@ -379,6 +394,9 @@ class Listener(threading.Thread):
         while not self._committed(client) and time.monotonic() < by:
             self._poll_idly(client)
         self.closed = True
+        self._quit(client)
+
+    def _quit(self, client: Client) -> None:
         try:
             client.close()
         except BrokerFault as fault:

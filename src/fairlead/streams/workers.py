@@ -1,7 +1,7 @@
 """Workers: where consumers run.  Coroutines on one loop, plain functions on threads, `processes = True` in processes.
 
 The queue hands over at most `concurrency` jobs at once, whichever kind they are; here they only find their place.
-A job whose partition is gone runs no user code, except `revoked` and `shutdown`, which are about just that.
+A job whose partition is gone, or has begun again, runs no user code, except `revoked` and `shutdown`, which are about just that.
 
 Threads are daemons: a handler that never returns keeps nobody from stopping.
 """
@@ -84,7 +84,7 @@ class Workers:
     def _run(self, job: Job) -> BaseException | None:
         shape = job.holding.topic.shape
         name = shape.methods.get(job.kind)
-        if job.holding.lost and job.kind not in FAREWELLS:
+        if job.stale and job.kind not in FAREWELLS:
             job.skipped = True
         if job.skipped or name is None:
             return None
@@ -146,7 +146,7 @@ class Workers:
         error: BaseException | None = None
         try:
             holding = job.holding
-            if holding.lost and job.kind not in FAREWELLS:
+            if job.stale and job.kind not in FAREWELLS:
                 job.skipped = True
             else:
                 method = getattr(holding.consumer, holding.topic.shape.methods[job.kind])

@@ -15,7 +15,7 @@ export function Gantt({ run, jobs }) {
   const [width, setWidth] = useState(0);
   const [all, setAll] = useState(false);
   useEffect(() => {
-    const watcher = new ResizeObserver(() => setWidth(box.current?.clientWidth ?? 0));
+    const watcher = new ResizeObserver(([seen]) => setWidth(Math.round(seen.contentRect.width)));
     watcher.observe(box.current);
     return () => watcher.disconnect();
   }, []);
