@@ -77,6 +77,12 @@ def check(result: Result) -> None:
     assert json.loads(json.dumps(plain(result)))["title"] == result.table.title
 
 
+@pytest.fixture(autouse=True)
+def _without_collections(monkeypatch):
+    """The heap of a whole test run is large: to collect it before every case takes longer than all the cases."""
+    monkeypatch.setattr(gc, "collect", lambda *_: 0)
+
+
 @pytest.mark.parametrize("suite", [tasks, gate, sim])
 def test_every_case_of_a_suite_runs(suite):
     for table in suite.tables(TINY):
