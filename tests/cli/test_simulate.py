@@ -145,14 +145,15 @@ def test_a_bar_shows_on_a_terminal_and_only_there(files):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["simulate", "scenario.yaml"], "--policy"),
         (["simulate", "--policy", "fifo.yaml"], "SCENARIO"),
         (["simulate", "gone.yaml", "--policy", "fifo.yaml"], "gone.yaml: cannot be read"),
         (["simulate", "scenario.yaml", "--policy", "gone.yaml"], "gone.yaml: cannot be read"),
-        (["simulate", "fifo.yaml", "--policy", "fifo.yaml"], "fifo.yaml:1:1 policy: unknown key"),
+        (["simulate", "fifo.yaml", "--policy", "fifo.yaml"], "fifo.yaml:2:1 capacity: unknown key"),
         (["simulate", "scenario.yaml", "--policy", "scenario.yaml"], "scenario.yaml:"),
         ([*BOTH, "--out", "report.pdf"], "must end with .html or .json"),
-        ([*BOTH, "--out", "no/where.html"], "there is no folder no"),
+        ([*BOTH, "--out", "no/where.html"], "there is no folder 'no'"),
+        ([*BOTH, "--out", f"{'a' * 300}.html"], "cannot be written: File name too long"),
+        ([*BOTH, "--out", "a\0b.html"], "no file can have that name"),
         ([*BOTH, "--seeds", "0"], "--seeds"),
         ([*BOTH, "--seed", "-1"], "--seed"),
     ],
@@ -213,6 +214,48 @@ def test_a_search_that_cannot_be_read_is_told(files, capsys, arguments, says):
     out, err = capsys.readouterr()
     assert not out
     assert says in err
+
+
+# As the issue that asked for it wrote it: the goal and the range, and no policy.
+BARE = [
+    "--goal",
+    "interactive.p99 < 500ms",
+    "--over",
+    "classes.interactive.reserved_per_slot=0..0.5",
+]
+
+
+def test_without_a_policy_it_is_the_gateway_as_it_comes_and_that_is_said(files, capsys):
+    assert main(["tune", "scenario.yaml", *BARE, "--budget", "3", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["policy"] == "gateway"
+    assert "the gateway preset with its defaults (256 slots)" in err
+    assert main(["simulate", "scenario.yaml", "--seeds", "1", "--json"]) == 0
+    out, err = capsys.readouterr()
+    (policy,) = json.loads(out)["policies"]
+    assert (policy["name"], policy["slots"]) == ("gateway", 256)
+    assert "no --policy" in err
+
+
+def test_without_a_policy_it_is_the_one_the_scenario_names(files, capsys):
+    gateway = "preset: gateway\ncapacity: 4\nclasses: {system: {reserved_floor: 0}, interactive: {reserved_floor: 0}}\n"
+    (files / "mine.yaml").write_text(gateway)
+    (files / "scenario.yaml").write_text(f"policy: mine.yaml\n{SCENARIO}")
+    assert main(["tune", "scenario.yaml", *BARE, "--budget", "3", "--json"]) in (0, 1)
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["policy"], err) == ("mine", "")
+    other = ["--policy", "fifo.yaml", "--seeds", "1", "--json"]
+    assert main(["simulate", "scenario.yaml", *other]) == 0
+    (policy,) = json.loads(capsys.readouterr().out)["policies"]
+    assert policy["name"] == "fifo"  # what the command says counts
+
+
+def test_nobody_who_comes_is_said_and_no_mistake_of_the_simulator(files, capsys):
+    (files / "scenario.yaml").write_text(SCENARIO.replace("rate: ", "start: 30s, rate: "))
+    assert main([*BOTH, "--seeds", "2", "--out", "report.html"]) == 0
+    assert "Nobody arrives in this scenario; look at its seconds" in capsys.readouterr().out
+    assert main([*TUNE, *OVER, "--goal", "all.p99 < 1s"]) == 2
+    assert "Nobody arrives in this scenario" in capsys.readouterr().err
 
 
 def test_the_example_runs(capsys):

@@ -10,6 +10,7 @@ import pytest
 from fairlead.cli import main
 from fairlead.server import doctor
 from fairlead.server.shipping import read
+from tests.engines_postgres import new_schema, shared_url, with_schema
 
 SMALL = """
 server: {{listen: 127.0.0.1:{free}}}
@@ -103,6 +104,21 @@ def test_doctor_finds_a_database_that_is_away(here, free, capsys):
     assert code == 1
     assert found["jobs.database"]["grade"] == "wrong"
     assert "secret" not in json.dumps(found)
+
+
+def test_doctor_finds_a_postgres_that_a_server_would_refuse(here, free, capsys):
+    url = with_schema(shared_url(), new_schema())
+    (here / "fairlead.yaml").write_text(
+        f"server: {{listen: 127.0.0.1:{free}}}\njobs: {{database: '{url}'}}\n"
+    )
+    code, found = findings(capsys)
+    assert code == 1
+    assert found["jobs.database"]["grade"] == "wrong"
+    assert "fairlead db migrate --db 'postgresql://" in found["jobs.database"]["said"]
+    assert main(["db", "migrate", "--db", url]) == 0
+    capsys.readouterr()
+    code, found = findings(capsys)
+    assert (code, found["jobs.database"]["grade"]) == (0, "ok")
 
 
 def test_an_extra_that_is_missing_is_named_with_its_remedy(monkeypatch):

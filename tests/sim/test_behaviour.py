@@ -270,3 +270,9 @@ def test_a_scenario_need_not_know_the_labels_of_a_control_point():
     starts = [row.started or 0.0 for row in run(many, POINT).tickets]
     assert {starts[5], starts[6]} <= {1.0, 2.0, 3.0}, "gold goes first"
     assert starts[4] < starts[2], "users of one workload take turns"
+
+
+def test_given_arrivals_may_depend_on_later_ones_without_being_numbered_as_a_graph():
+    given = [Arrival(1.0, 1.0, key="last", deps=(1,)), Arrival(0.0, 3.0, key="first")]
+    result = simulate(Scenario.of(given), read_policy({"policy": "fifo", "capacity": {"slots": 2}}))
+    assert [(row.key, row.started) for row in result.tickets] == [("first", 0.0), ("last", 3.0)]

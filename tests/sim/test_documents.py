@@ -1,5 +1,6 @@
 """Scenarios and policies as documents: everything that is wrong is said with its place, and nothing runs."""
 
+import json
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -248,3 +249,84 @@ def test_the_package_itself_is_light():
     )
     assert "pydantic" not in done.stdout
     assert "ruamel" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "says"),
+    [
+        (
+            [{"kind": "steady", "rate": 19, "service": 0}] * 3,
+            "would come 5,700,000 times together",
+        ),
+        (
+            [{"kind": "closed", "clients": 60_000, "service": 1}] * 2,
+            "are 120,000 clients together; 100,000 are the most",
+        ),
+    ],
+)
+def test_sources_that_are_too_many_together_are_refused(arrivals, says):
+    with pytest.raises(BadFile, match=says):
+        read_scenario({"seconds": 100_000, "arrivals": arrivals})
+
+
+def test_the_heaviest_tail_is_cut_at_the_longest_duration():
+    heavy = {"kind": "steady", "rate": 1, "service": {"pareto": {"least": "1d", "shape": 0.1}}}
+    found = read_scenario({"count": 500, "arrivals": [heavy]}).arrivals(1)
+    assert max(one.service for one in found) == 366 * 86_400
+
+
+ONE = [{"kind": "steady", "rate": 1, "service": 1}]
+
+
+def test_a_scenario_names_or_holds_the_policy_it_runs_under(tmp_path):
+    (tmp_path / "mine.yaml").write_text("policy: fifo\ncapacity: {slots: 3}\n")
+    path = tmp_path / "scenario.yaml"
+    path.write_text(json.dumps({"seconds": 1, "policy": "mine.yaml", "arrivals": ONE}))
+    named = read_scenario(path).policy
+    held = read_scenario({"seconds": 1, "policy": {"preset": "tasks"}, "arrivals": ONE}).policy
+    assert named is not None
+    assert held is not None
+    assert (named.name, named.build().slots, held.build().slots) == ("mine", 3, 16)
+    assert read_scenario({"seconds": 1, "arrivals": ONE}).policy is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        (7, "policy: must be a policy, or the path of one; got 7"),
+        ("", "policy: must be a policy, or the path of one; got ''"),
+        ("nowhere.yaml", "policy: nowhere.yaml: cannot be read"),
+        ({"preset": "gateway", "capaciti": 4}, "policy: capaciti: unknown key"),
+    ],
+)
+def test_a_policy_of_a_scenario_that_cannot_be_read_is_explained(policy, says):
+    with pytest.raises(BadFile, match=re.escape(says)):
+        read_scenario({"seconds": 1, "policy": policy, "arrivals": ONE})
+
+
+def test_the_configuration_of_a_server_is_a_policy_too(tmp_path):
+    path = tmp_path / "fairlead.yaml"
+    path.write_text(SERVED)
+    gateway = read_policy(path)
+    assert (gateway.name, gateway.build().slots) == ("fairlead", 12)
+    more = gateway.with_settings({"classes.interactive.reserved_floor": 3})
+    assert more.document["priority_scheduler"]["classes"]["interactive"]["reserved_floor"] == 3
+    path.write_text(SERVED[SERVED.index("flows:") :])
+    assert read_policy(path).build().slots == 7
+    path.write_text(SERVED.replace("reserved_floor", "reservd_floor"))
+    with pytest.raises(BadFile, match=r"fairlead.yaml:7:\d+ .*reservd_floor: unknown key"):
+        read_policy(path)
+
+
+SERVED = """\
+server: {listen: "127.0.0.1:8080"}
+gateway:
+  upstreams:
+    - {url: "http://127.0.0.1:9001", capacity: 12}
+  priority_scheduler:
+    enabled: true
+    classes: {interactive: {reserved_floor: 2}, system: {reserved_floor: 0}}
+flows:
+  control_points:
+    checkout: {concurrency: {max_concurrency: 7}}
+"""

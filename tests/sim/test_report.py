@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.errors import ConfigError
 from fairlead.sim.figures import summarise
-from fairlead.sim.report import Contender, dump, make_report, rounded
+from fairlead.sim.report import NOBODY, Contender, dump, make_report, rounded
 from fairlead.sim.report_page import page
 from fairlead.sim.words import amount, change, duration, part, relative
 from tests.sim.handmade import run
@@ -168,6 +168,8 @@ def test_nobody_who_came_is_a_report_too():
         document = make_report("s", "", found)
         read(page(document))
         json.loads(dump(document))
+        said = document["sentences"]
+        assert (said == [f"{NOBODY}."]) == (results == [empty])
     with pytest.raises(ConfigError, match="nothing to report"):
         make_report("s", "", [])
 
@@ -214,3 +216,15 @@ def test_the_same_runs_make_the_same_bytes(document):
 )
 def test_figures_are_written_for_people(written, said):
     assert written == said
+
+
+def test_dags_have_a_section_where_there_are_any(document):
+    assert 'id="dags"' not in page(document)
+    with_dags = run("p", 1, seconds=30)
+    for number, row in enumerate(with_dags.tickets):
+        row.dag = number // 3
+    told = make_report("s", "", [Contender("p", "", [summarise(with_dags)])])
+    text = page(told)
+    read(text)
+    assert "Whole DAGs, by class" in text
+    assert "Whole DAGs, by tenant" in text

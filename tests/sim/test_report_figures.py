@@ -83,7 +83,9 @@ def test_nothing_to_measure_is_none_and_not_zero():
 
 
 def test_every_figure_has_a_meaning():
-    groups = groups_of(run("fifo", 1, seconds=20))
+    result = run("fifo", 1, seconds=20)
+    result.tickets[0].dag = 0
+    groups = groups_of(result)
     names = {name for part in groups.values() for one in part.values() for name in one}
     assert names == set(MEASURES)
 
@@ -251,3 +253,29 @@ def test_a_group_that_only_one_policy_has_has_no_difference():
     first = gather([{"class": {"a": {"lost": 0.1}}}], {"class": ["a", "b"]})
     other = gather([{"class": {"a": {"lost": 0.2}, "b": {"lost": 0.3}}}], {"class": ["a", "b"]})
     assert list(differences(first, other)["class"]) == ["a"]
+
+
+def test_a_whole_dag_lasts_from_its_arrival_to_the_end_of_its_last_job():
+    rows = [
+        done(0, 0, 2, dag=0, workload="a"),
+        done(2, 3, 7, dag=0, workload="b"),
+        done(1, 1, 2, dag=1, workload="a"),
+        Row(2, None, 2, "refused", dag=1, workload="b"),
+        done(5, 5, 6, dag=2, workload="a"),
+        Row(6, 6, None, "running", dag=2, workload="b"),
+        done(0, 0, 9),
+    ]
+    groups = groups_of(result_of(*rows))
+    found = groups["all"]["all"]
+    assert found["dags"] == 3
+    assert found["dags_lost"] == pytest.approx(1 / 3)
+    assert found["dag.p50"] == found["dag.mean"] == found["dag.max"] == 7
+    # A part of a DAG is not one.
+    assert not any(name.startswith("dag") for name in groups["workload"]["a"])
+    assert "dags" not in groups_of(result_of(done(0, 0, 1)))["all"]["all"]
+
+
+def test_the_last_bits_of_a_sum_are_no_difference():
+    found = paired("wait.mean", [0.1 + 0.2, 0.3], [0.3, 0.1 + 0.2])
+    assert found is not None
+    assert (found.estimate.mean, found.verdict) == (0, "same")

@@ -248,9 +248,7 @@ def test_a_seed_by_the_hash_of_a_text(monkeypatch, tmp_path, seeding):
     )
     monkeypatch.setattr(test_determinism, "CHILD", broken + test_determinism.CHILD)
     with pytest.raises(CAUGHT):
-        test_determinism.test_another_process_with_other_hashes_gives_the_same_bytes(
-            "tasks", tmp_path
-        )
+        test_determinism.see_other_processes_agree(tmp_path, ["tasks"])
 
 
 def test_arrivals_in_the_order_of_their_sources(monkeypatch):

@@ -96,10 +96,16 @@ def test_a_part_of_a_trace_at_another_speed(tmp_path):
         ),
         ("a.log", "x", "say which format it has"),
         ("a.jsonl", "\x00\xff", "is no JSON"),
+        ("a.jsonl", f'{{"t": 1{"0" * 400}}}\n', "a.jsonl:1: t must be 1e+15 at most"),
+        ("a.jsonl", '{"t": -1e308}\n{"t": 1e308}\n', "a.jsonl:2: t must be 1e+15 at most"),
+        ("a.jsonl", '{"t": 1, "service": 1e9}\n', "may take 31,622,400 s at most"),
+        ("a.jsonl", f'{{"t": 1, "x": "{"y" * 1_000_000}"}}', "is longer than 1,000,000"),
+        ("a.csv", AZURE.replace("374", "1e300"), "holds work of 2.5e+296 s"),
+        ("a\0b.jsonl", None, "is no name of a file"),
     ],
 )
 def test_a_trace_that_cannot_be_read_is_told_by_line(tmp_path, name, text, said):
-    path = written(tmp_path, name, text)
+    path = tmp_path / name if text is None else written(tmp_path, name, text)
     with pytest.raises(BadFile, match=re.escape(said)):
         read(path)
 
@@ -232,7 +238,7 @@ def test_a_log_that_is_none(tmp_path):
         (
             '{"workflow": {"specification": {"tasks": [{"id": "a", "parents": []}]}, '
             '"execution": {"tasks": [{"id": "a", "runtimeInSeconds": -1}]}}}',
-            "took -1 seconds",
+            "must have taken from 0",
         ),
     ],
 )
@@ -277,3 +283,51 @@ def test_the_workflows():
         ends = [row.ended or 0.0 for row in result.tickets]
         for one, row in zip(found, result.tickets, strict=True):
             assert all((row.started or 0.0) >= ends[dep] for dep in one.deps)
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("a" * 300, "cannot be read"),
+        ("a\0b.json", "'a\\x00b.json' is no name of a file"),
+        ({"runtimeInSeconds": 10**400}, "must have taken from 0 to 31,622,400 seconds"),
+        ({"runtimeInSeconds": -1}, "must have taken from 0 to 31,622,400 seconds"),
+        ({"runtimeInSeconds": 1e5}, "would take 100,000,000,000 s at this scale"),
+    ],
+)
+def test_a_workflow_that_cannot_be_read_is_explained(tmp_path, monkeypatch, file, said):
+    monkeypatch.chdir(tmp_path)
+    if isinstance(file, dict):
+        tasks = {"specification": {"tasks": [{"id": "a", "parents": []}]}}
+        ran = {"execution": {"tasks": [{"id": "a"} | file]}}
+        file = str(written(tmp_path, "w.json", json.dumps({"workflow": tasks | ran})))
+    with pytest.raises(BadFile, match=re.escape(said)) as caught:
+        read_scenario({"arrivals": [{"kind": "dags", "files": file, "scale": 1e6}]})
+    assert "is no JSON" not in str(caught.value)
+
+
+def test_what_depends_on_something_left_out_is_left_out_at_once(tmp_path):
+    """Not one after the other, each with a look at all: a chain of so many would take hours."""
+    lines = ['{"t": 100, "id": "0"}']
+    lines += [f'{{"t": 0, "id": "{n}", "deps": ["{n - 1}"]}}' for n in range(1, 10_000)]
+    path = written(tmp_path, "chain.jsonl", "\n".join([*lines, '{"t": 0, "id": "alone"}']))
+    source = {"kind": "trace", "file": str(path)}
+    found = read_scenario({"seconds": 50, "arrivals": [source]}).arrivals(0)
+    assert [one.key for one in found] == ["alone"]
+
+
+def test_lines_that_name_their_graph_do_not_share_it_with_others(tmp_path):
+    lines: list[dict[str, Any]] = [
+        {"t": 0, "id": "a", "dag": 0},
+        {"t": 0, "id": "b", "dag": 0},
+        {"t": 0, "id": "c"},
+        {"t": 0, "id": "d", "deps": ["c"]},
+        {"t": 0, "id": "e"},
+    ]
+    path = written(tmp_path, "ours.jsonl", "\n".join(map(json.dumps, lines)))
+    first = [one.dag for one in read(path)]
+    assert first[0] == first[1] != first[2] == first[3]
+    assert first[4] == -1
+    source = {"kind": "trace", "file": str(path)}
+    both = [one.dag for one in read_scenario({"arrivals": [source, source]}).arrivals(0)]
+    assert len({dag for dag in both if dag >= 0}) == 4

@@ -16,6 +16,8 @@ from fairlead.sim.goals import check_goals, read_goal, read_range
         ("  bulk.wait.p95 <= 1m30s ", "class", "bulk", "wait.p95", "<=", 90.0),
         ("bulk.completion.mean<2s", "class", "bulk", "completion.mean", "<", 2.0),
         ("a.p99.9 < 0s", "class", "a", "wait.p99.9", "<", 0.0),
+        ("a.dag.p95 < 1h", "class", "a", "dag.p95", "<", 3600.0),
+        ("all.dags_lost < 1%", "all", "all", "dags_lost", "<", 0.01),
         ("my.class.p50 < 1s", "class", "my.class", "wait.p50", "<", 1.0),
         ("tenant:acme.missed < 1%", "tenant", "acme", "missed", "<", 0.01),
         ('tenant:"all".lost < 0.5', "tenant", "all", "lost", "<", 0.5),
@@ -103,6 +105,7 @@ def test_a_goal_about_nobody_is_explained():
         ("a=8..64", [8, 36, 64]),
         ("a=1..10000", [1, 100, 10000]),  # by factors
         ("a=0..1", [0.0, 0.5, 1.0]),
+        ("a=3..4", [3, 4, 4]),
         ("a=100ms..300ms", ["100ms", "200ms", "300ms"]),
         ("a=0..10s", ["0ms", "5000ms", "10000ms"]),
         ("a=10ms..100s", ["10ms", "1000ms", "100000ms"]),

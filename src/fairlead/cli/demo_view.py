@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from fairlead.cli.demo import (
     load,
     percentile,
 )
+from fairlead.cli.saying import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,8 @@ def show(seconds: float, seed: int, *, as_json: bool) -> int:
     halves = [Half("fifo", planned), Half("fairlead", planned)]
     if as_json:
         asyncio.run(_run(halves))
-        return _print(json.dumps(document(seconds, seed, halves, load(planned, seconds)), indent=2))
+        say(json.dumps(document(seconds, seed, halves, load(planned, seconds)), indent=2))
+        return 0
 
     from rich.console import Console
 
@@ -52,7 +53,8 @@ def show(seconds: float, seed: int, *, as_json: bool) -> int:
         console.print(_summary(halves, console.width))
         console.print("\n".join(["", *compare(halves)]))
     lines = [line.rstrip() for line in captured.get().splitlines()]
-    return _print("\n".join(lines).strip("\n").replace("\n\n\n", "\n\n"))
+    say("\n".join(lines).strip("\n").replace("\n\n\n", "\n\n"))
+    return 0
 
 
 async def _run(halves: Sequence[Half], setting: str = "") -> None:
@@ -72,18 +74,6 @@ def _run_live(console: Console, halves: Sequence[Half], seconds: float) -> None:
 
     with Live(get_renderable=screen, console=console, refresh_per_second=REFRESHES, transient=True):
         asyncio.run(_run(halves))
-
-
-def _print(text: str) -> int:
-    """Print to a reader who may have gone, in whatever encoding it reads."""
-    try:
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")
-        print(text, flush=True)
-    except BrokenPipeError:
-        # The interpreter flushes once more as it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
 
 
 def _setting(seconds: float) -> str:

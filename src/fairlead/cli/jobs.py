@@ -94,7 +94,8 @@ def submit(
     """Submit a DAG file as a run, durably, and print its id."""
 
     async def deed(operations: Operations) -> int:
-        from fairlead.cli.jobs_view import note, say, say_json
+        from fairlead.cli.jobs_view import say_json
+        from fairlead.cli.saying import note, say
 
         given = file if file != "-" else sys.stdin.buffer.read()
         said = await operations.submit(given, start_at)
@@ -159,7 +160,8 @@ def show(
 
 async def _follow(operations: Operations, run: str, timeout: str | None, as_json: bool) -> int:
     """Wait for the end of a run, and show it."""
-    from fairlead.cli.jobs_view import follow, note, say_json, say_run
+    from fairlead.cli.jobs_view import follow, say_json, say_run
+    from fairlead.cli.saying import note
     from fairlead.config import seconds
 
     limit = None if timeout is None else seconds(timeout, "--timeout", zero=True)
@@ -182,7 +184,8 @@ def explain(
     """Say why a job is not running, and when it likely will."""
 
     async def deed(operations: Operations) -> int:
-        from fairlead.cli.jobs_view import say, say_json
+        from fairlead.cli.jobs_view import say_json
+        from fairlead.cli.saying import say
 
         found = await operations.explain(job)
         say_json(found.document()) if as_json else say(found.sentence)
@@ -217,7 +220,8 @@ def retry(run: RunId, app: App = None, db: Db = None, as_json: Json = False) -> 
 
 def _change(verb: str, done: str, run: str, app: str | None, db: str | None, as_json: bool) -> int:
     async def deed(operations: Operations) -> int:
-        from fairlead.cli.jobs_view import note, say, say_json
+        from fairlead.cli.jobs_view import say_json
+        from fairlead.cli.saying import note, say
 
         said = await getattr(operations, verb)(run)
         if as_json:

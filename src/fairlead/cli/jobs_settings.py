@@ -123,7 +123,8 @@ def add_schedule(
     """Add a schedule, or change it, and show when it fires next."""
 
     async def deed(operations: Operations) -> int:
-        from fairlead.cli.jobs_view import moment, note, say, say_json
+        from fairlead.cli.jobs_view import moment, say_json
+        from fairlead.cli.saying import note, say
         from fairlead.jobs.operating import mapping_of_file, schedule_of
 
         made = schedule_of(
@@ -184,7 +185,8 @@ def remove_schedule(name: Name, app: App = None, db: Db = None, as_json: Json = 
     """Remove a schedule; the runs it has submitted stay."""
 
     async def deed(operations: Operations) -> int:
-        from fairlead.cli.jobs_view import say, say_json
+        from fairlead.cli.jobs_view import say_json
+        from fairlead.cli.saying import say
 
         said = await operations.drop_schedule(name)
         say_json(said) if as_json else say(f"schedule {said['removed']} removed")
@@ -210,7 +212,8 @@ def resume_schedule(name: Name, app: App = None, db: Db = None, as_json: Json = 
 
 def _rest(name: str, paused: bool, app: str | None, db: str | None, as_json: bool) -> int:
     async def deed(operations: Operations) -> int:
-        from fairlead.cli.jobs_view import say, say_json
+        from fairlead.cli.jobs_view import say_json
+        from fairlead.cli.saying import say
 
         said = await operations.pause_schedule(name, paused)
         say_json(said) if as_json else say(f"schedule {name} {'rests' if paused else 'goes on'}")

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from fairlead.cli.saying import note, say
 from fairlead.jobs.showing import visible
 from fairlead.jobs.states import TERMINAL
 
@@ -36,25 +36,6 @@ COLORS = {
     "skipped": "yellow",
     "suspended": "magenta",
 }
-
-
-def say(text: str) -> None:
-    """Print to a reader who may have gone, in whatever encoding it reads."""
-    try:
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")
-        print(text, flush=True)
-    except BrokenPipeError:
-        # The interpreter flushes once more as it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def note(text: str) -> None:
-    """Print a remark beside the result."""
-    try:
-        print(f"fairlead: {text}", file=sys.stderr, flush=True)
-    except BrokenPipeError:
-        pass
 
 
 def say_json(document: Any) -> None:

@@ -17,7 +17,9 @@ def see_writable(name: str) -> Path:
     """See that a file can be written, before an hour is spent on what goes into it."""
     path = Path(name)
     try:
-        if path.is_dir():
+        if "\0" in name:
+            why = "no file can have that name"
+        elif path.is_dir():
             why = "it is a folder"
         elif not path.parent.is_dir():
             why = f"there is no folder {shown(str(path.parent))}"
@@ -25,8 +27,8 @@ def see_writable(name: str) -> Path:
             why = f"the folder {shown(str(path.parent))} may not be written to"
         else:
             return path
-    except (OSError, ValueError) as error:  # a name that no file can have
-        why = getattr(error, "strerror", None) or str(error)
+    except OSError as error:
+        why = error.strerror or str(error)
     raise ConfigError(f"--out {shown(name)} cannot be written: {why}")
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from fairlead.cli.saying import say
 from fairlead.sim.words import NOTHING, amount, change, duration, relative
 
 if TYPE_CHECKING:
@@ -20,28 +20,13 @@ COLUMNS = (
     ("wait.p95", "p95 wait"),
     ("wait.p99", "p99 wait"),
     ("completion.p95", "p95 done in"),
+    ("dag.p95", "p95 DAG"),
     ("lost", "lost"),
     ("missed", "late"),
 )
 STYLES = {"better": "green", "worse": "red"}
 MOST_TRIED = 6
 NOTICED = 0.05  # a difference that is worth a word though it is not clear
-
-
-def say(text: str) -> None:
-    """Print to a reader who may have gone, in whatever encoding it reads."""
-    try:
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")
-        print(text, flush=True)
-    except BrokenPipeError:
-        # The interpreter flushes once more as it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def remark(text: str) -> None:
-    """Say something beside the output proper."""
-    print(f"fairlead: {text}", file=sys.stderr)
 
 
 def show_report(document: Mapping[str, Any], out: Sequence[str]) -> None:
@@ -54,8 +39,10 @@ def show_report(document: Mapping[str, Any], out: Sequence[str]) -> None:
         f"{document['scenario']['name']}: {arrived:,.0f} tickets a run, {duration(first['seconds'])} "
         f"of virtual time, {count}\n"
     )
-    _print(_classes(document))
-    say("\n".join(["", *document["sentences"]]))
+    if document["groups"]["class"]:
+        _print(_classes(document))
+        say("")
+    say("\n".join(document["sentences"]))
     _where(out)
 
 
@@ -72,7 +59,9 @@ def _classes(document: Mapping[str, Any]) -> Table:
     used = [
         (measure, title)
         for measure, title in COLUMNS
-        if any(measure in one for found in figures.values() for one in found["class"].values())
+        if any(
+            measure in one for found in figures.values() for one in found.get("class", {}).values()
+        )
     ]
     table = _table(["class", "policy", *(title for _, title in used)], left=2)
     for group in document["groups"]["class"]:

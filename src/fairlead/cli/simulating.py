@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.cli import simulate_view as view
 from fairlead.cli.out_files import see_writable, write_whole
+from fairlead.cli.saying import note, say
 from fairlead.config import shown
 from fairlead.errors import ConfigError
 from fairlead.sim import read_policy, read_scenario, simulate
@@ -46,7 +47,7 @@ def compare_policies(
         document = _report(scenario, _text(scenario_file), _named(policies), chosen, tell)
     _write(document, out)
     if as_json:
-        view.say(dump(document).rstrip("\n"))
+        say(dump(document).rstrip("\n"))
     else:
         view.show_report(document, out)
     return 0
@@ -84,7 +85,7 @@ def tune_policy(
         _write(document, out)
     told = tuning.document()
     if as_json:
-        view.say(json.dumps(told, ensure_ascii=False, indent=1))
+        say(json.dumps(told, ensure_ascii=False, indent=1))
     else:
         view.show_tuning(told, wanted, out)
     return 0 if told["met"] else 1
@@ -95,7 +96,7 @@ def _usual(scenario: Scenario) -> PolicySpec:
     if scenario.policy is not None:
         return scenario.policy
     policy = read_policy({"name": "gateway", "preset": "gateway"})
-    view.remark(
+    note(
         f"no --policy, and {shown(scenario.name)} names none: this is the gateway preset "
         f"with its defaults ({policy.build().slots:g} slots)"
     )

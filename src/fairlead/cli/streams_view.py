@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from fairlead.cli.saying import note, say
 from fairlead.errors import FairleadError
 from fairlead.streams.status import split_address
 
@@ -25,17 +24,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 5.0  # seconds for an answer
 SOME = 8  # topics of which something is withheld are told of
-
-
-def say(text: str) -> None:
-    """Print to a reader who may have gone, in whatever encoding it reads."""
-    try:
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")
-        print(text, flush=True)
-    except BrokenPipeError:
-        # The interpreter flushes once more as it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say_json(document: Any) -> None:
@@ -67,7 +55,7 @@ def say_lag(
                 f"end {one.end:>12}  lag {one.lag:>12}"
             )
     for topic in missing:
-        print(f"fairlead: topic {visible(topic)} does not exist", file=sys.stderr, flush=True)
+        note(f"topic {visible(topic)} does not exist")
 
 
 class Window:

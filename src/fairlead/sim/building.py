@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.config import shown
 from fairlead.errors import ConfigError
-from fairlead.sim.presets import PRESETS, preset_of
+from fairlead.sim.presets import PRESETS, door_of, preset_of
 from fairlead.sim.reading import Draft
 
 if TYPE_CHECKING:
@@ -96,7 +96,10 @@ def read_policy(given: str | os.PathLike[str] | Mapping[str, Any]) -> PolicySpec
     2
     """
     draft = Draft(given, "policy")
-    preset = preset_of(draft.plain)
+    door = door_of(draft.plain)
+    if door is not None:
+        draft.enter(door)
+    preset = preset_of(draft.plain) if door is None else door
     reader = PRESETS.get(preset) if isinstance(preset, str) else None
     if reader is None:
         near = get_close_matches(preset, PRESETS, n=1) if isinstance(preset, str) else []

@@ -4,6 +4,9 @@ A figure is a plain number under a flat name (`wait.p99`, `refused`), or None wh
 are of what was given room, completions (from arrival to end) of what was done; those turned away are counted in
 `refused`, `expired`, `evicted` and `withdrawn`, as parts of what arrived.  `lost` is the four together.
 
+A DAG counts as one in `dags` and `dag.p99`: it lasts from its arrival until the last of its jobs has ended, and is lost
+if one of them was.  Where jobs are told apart by workload there are no whole DAGs, and so none of these figures.
+
 `share` is the part a group had of all that was given, over the run; `fair` is what it would have had if all that was
 given had been divided max-min fairly by what each group brought (see `shares`).
 """
@@ -44,7 +47,7 @@ class Measure(NamedTuple):
 
 def _measures() -> dict[str, Measure]:
     found: dict[str, Measure] = {}
-    for name, of in (("wait", "wait"), ("completion", "completion")):
+    for name, of in (("wait", "wait"), ("completion", "completion"), ("dag", "DAG")):
         found[f"{name}.mean"] = Measure(f"mean {of}", "seconds", "less")
         for part in PERCENTILES:
             found[f"{name}.p{part:g}"] = Measure(f"p{part:g} {of}", "seconds", "less")
@@ -59,6 +62,8 @@ def _measures() -> dict[str, Measure]:
         "withdrawn": Measure("withdrawn", "part", "less"),
         "lost": Measure("lost", "part", "less"),
         "unfinished": Measure("unfinished", "part", "less"),
+        "dags": Measure("DAGs", "count"),
+        "dags_lost": Measure("DAGs lost", "part", "less"),
         "deadlines": Measure("with a deadline", "count"),
         "missed": Measure("deadlines missed", "part", "less"),
         "promoted": Measure("promotions", "count"),
@@ -114,6 +119,8 @@ def groups_of(
         for name, part in parts.items():
             share, due = fair.get(name, (None, None))
             found = figures(part, result.horizon)
+            if dimension != "workload":
+                found |= _dag_figures(part)
             groups[dimension][name] = found | {"share": share, "fair": due}
     if EVERYBODY in groups:
         everybody = groups[EVERYBODY][EVERYBODY]
@@ -127,11 +134,7 @@ def figures(rows: Sequence[Row], horizon: float) -> Figures:
     waits = _waits(rows)
     completions = sorted(took for row in rows if (took := row.took) is not None)
     found: Figures = {}
-    for name, values in (("wait", waits), ("completion", completions)):
-        found[f"{name}.mean"] = sum(values) / len(values) if values else None
-        for part in PERCENTILES:
-            found[f"{name}.p{part:g}"] = percentile(values, part)
-        found[f"{name}.max"] = values[-1] if values else None
+    found |= _spread("wait", waits) | _spread("completion", completions)
     arrived = len(rows)
     states: dict[str, int] = {}
     for row in rows:
@@ -151,6 +154,33 @@ def figures(rows: Sequence[Row], horizon: float) -> Figures:
     found["promoted"] = sum(int(row.promoted) for row in rows)
     found["preempted"] = sum(int(row.preempted) for row in rows)
     return found
+
+
+def _spread(name: str, ordered: Sequence[float]) -> Figures:
+    """Tell the mean, the percentiles and the longest of some durations."""
+    found: Figures = {f"{name}.mean": sum(ordered) / len(ordered) if ordered else None}
+    for part in PERCENTILES:
+        found[f"{name}.p{part:g}"] = percentile(ordered, part)
+    found[f"{name}.max"] = ordered[-1] if ordered else None
+    return found
+
+
+def _dag_figures(rows: Sequence[Row]) -> Figures:
+    """Tell how long whole DAGs took, if there are any."""
+    dags: dict[int, list[Row]] = {}
+    for row in rows:
+        if row.dag >= 0:
+            dags.setdefault(row.dag, []).append(row)
+    if not dags:
+        return {}
+    # What runs or waits yet when time is up is neither done nor lost.
+    lost = sum(any(row.state in LOSSES for row in jobs) for jobs in dags.values())
+    took = sorted(
+        max(row.ended or 0.0 for row in jobs) - min(row.at for row in jobs)
+        for jobs in dags.values()
+        if all(row.state == "done" for row in jobs)
+    )
+    return _spread("dag", took) | {"dags": len(dags), "dags_lost": lost / len(dags)}
 
 
 def percentile(ordered: Sequence[float], part: float) -> float | None:

@@ -35,7 +35,7 @@ WISHES = {
 EXAMPLE = '"interactive.p99 < 500ms", "bulk.lost <= 5%" or "minimise default.p95"'
 _SUBJECT = re.compile(
     r"(?:(?P<dimension>class|tenant|workload):)?(?P<group>.+?)\.(?P<measure>"
-    r"(?:wait\.|completion\.)?(?:mean|max|p[0-9]+(?:\.[0-9]+)?)|[a-z_]+)"
+    r"(?:wait\.|completion\.|dag\.)?(?:mean|max|p[0-9]+(?:\.[0-9]+)?)|[a-z_]+)"
 )
 _GOAL = re.compile(r"(?P<subject>[^<>=]+?)\s*(?P<operator><=|>=|<|>|==|=)\s*(?P<limit>[^<>=]+)")
 
@@ -205,7 +205,7 @@ def read_range(text: str) -> Range:
         raise ConfigError(f"the range of {path} must go from less to more; got {shown(text)}")
     whole = not units and all(re.fullmatch(r"-?[0-9]+", part) for part in (low, high))
     # 0..1 is rather a part of something than a switch; 0,1 is a list.
-    whole = whole and limits[1] - limits[0] > 1
+    whole = whole and limits != [0.0, 1.0]
     return Range(path, (), limits[0], limits[1], whole, "s" if units else "")
 
 

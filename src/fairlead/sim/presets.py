@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
     Build = Callable[[], Site]
 
+SERVED = (
+    "gateway",
+    "flows",
+)  # the doors of which a server's configuration holds the whole document
 OWN = ("preset", "name")  # the keys of a policy document that are not its preset's
 
 
@@ -35,6 +39,13 @@ def preset_of(document: dict[str, Any]) -> Any:
     if "control_points" in document:
         return "flows"
     return ""
+
+
+def door_of(document: dict[str, Any]) -> str | None:
+    """Tell which door's section of a server's configuration is meant: the gateway's, or else that of flows."""
+    if "preset" in document or "policy" in document:
+        return None
+    return next((door for door in SERVED if isinstance(document.get(door), dict)), None)
 
 
 # A gate put together from parts

@@ -81,6 +81,11 @@ class Draft:
         self.problems += problems
         return tree
 
+    def enter(self, key: str) -> None:
+        """Go on with one part alone, as if the document were no more than that."""
+        self.tree = self.tree.value[key]
+        self.plain = self.plain[key]
+
     def read(
         self,
         model: type[Read],

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     Document = dict[str, Any]
 
+NOBODY = "Nobody arrives in this scenario; look at its seconds, start and end"
 FORM = 1  # of the document; another one may mean something else by the same names
 
 
@@ -122,6 +123,8 @@ def _curves(runs: Sequence[Summary], classes: Sequence[str]) -> Document:
 def _about_seeds(contenders: Sequence[Contender]) -> list[str]:
     """Say so if another seed changes nothing: then an interval of no width is no confidence."""
     for contender in contenders:
+        if not any(run.groups["class"] for run in contender.runs):
+            return []  # nobody came, and that is what there is to say
         first, *others = (run.groups for run in contender.runs)
         if not others or any(groups != first for groups in others):
             return []
@@ -133,14 +136,16 @@ def _about_seeds(contenders: Sequence[Contender]) -> list[str]:
 def sentences(document: Document) -> list[str]:
     """Say what the comparison shows, whichever way it points; without a second policy, what the one did."""
     first, *others = [policy["name"] for policy in document["policies"]]
+    if not document["groups"]["class"]:
+        return [f"{NOBODY}."]
     if not others:
-        return _alone(document, first)
+        return _alone(document, first) or ["Nobody was given room."]
     said = []
     for other in others:
         for name in document["groups"]["class"]:
             said += _about_class(document, first, other, name)
         said += _about_all(document, first, other)
-    return said
+    return said or ["The policies make no difference here that is worth a word."]
 
 
 def _alone(document: Document, policy: str) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.sim import plots
 from fairlead.sim.report_tables import (
     COMPLETIONS,
+    DAGS,
     GLANCE,
     OUTCOMES,
     TURNS,
@@ -41,6 +42,7 @@ def page(document: Document) -> str:
         ("glance", "At a glance", _glance(document)),
         ("differences", "Differences", _differences(document)),
         ("waits", "Waits", _waits(document)),
+        ("dags", "DAGs", _dags(document)),
         ("time", "Over time", _over_time(document)),
         ("outcomes", "Outcomes", _outcomes(document)),
         ("shares", "Shares", _shares(document)),
@@ -102,9 +104,7 @@ def _legend(
 
 def _in_short(document: Document) -> str:
     said = "".join(f"<li>{_kept(sentence)}</li>" for sentence in document["sentences"])
-    return (
-        f'<ul class="said">{said}</ul>' if said else "<p>The policies made no difference here.</p>"
-    )
+    return f'<ul class="said">{said}</ul>'
 
 
 def _kept(sentence: str) -> str:
@@ -146,6 +146,18 @@ def _waits(document: Document) -> str:
         + table(document, "class", COMPLETIONS, "From arrival to end of what was done, by class"),
     )
     return f'{_policies(document)}<div class="grid{wide}">{"".join(drawn)}</div>{tables}'
+
+
+def _dags(document: Document) -> str:
+    """Whole DAGs, from their arrival to the end of their last job; nothing where there are none."""
+    by_class = table(document, "class", DAGS, "Whole DAGs, by class")
+    by_tenant = table(document, "tenant", DAGS, "Whole DAGs, by tenant")
+    if not by_class:
+        return ""
+    return (
+        "<p>A DAG lasts from its arrival until the last of its jobs has ended, and is lost if one of them was.</p>"
+        f"{by_class}{by_tenant}"
+    )
 
 
 def _policies(document: Document) -> str:

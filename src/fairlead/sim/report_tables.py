@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 WAITS = ("wait.mean", "wait.p50", "wait.p90", "wait.p95", "wait.p99", "wait.p99.9", "wait.max")
 COMPLETIONS = tuple(name.replace("wait", "completion") for name in WAITS)
+DAGS = ("dags", *(name.replace("wait", "dag") for name in WAITS), "dags_lost")
 OUTCOMES = (
     "arrived",
     "done",

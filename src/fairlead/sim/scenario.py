@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from fairlead.config import shown
 from fairlead.documents.values import Duration, DurationOrZero, Model
 from fairlead.errors import BadFile, ConfigError
 from fairlead.sim.arrivals import MOST_ARRIVALS, Client, merged
@@ -43,7 +44,7 @@ class _Document(Model):
     count: Annotated[int, Field(strict=True, ge=1, le=MOST_ARRIVALS)] | None = None
     seed: Annotated[int, Field(strict=True, ge=0)] = 0
     until: DurationOrZero | None = None
-    policy: Annotated[str, Field(min_length=1)] | dict[str, Any] | None = None
+    policy: Any = None
     arrivals: Annotated[list[Any], Field(min_length=1)]
 
 
@@ -144,17 +145,20 @@ def read_scenario(given: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario
     )
 
 
-def _policy(draft: Draft, given: str | dict[str, Any] | None) -> PolicySpec | None:
+def _policy(draft: Draft, given: Any) -> PolicySpec | None:
     """Read the policy a scenario names (a file that stands beside it) or holds."""
-    from fairlead.sim.building import read_policy
-
     if given is None:
         return None
+    if not isinstance(given, str | dict) or not given:
+        draft.wrong(("policy",), f"must be a policy, or the path of one; got {shown(given)}")
+        return None
+    from fairlead.sim.building import read_policy
+
     try:
         return read_policy(draft.folder / given if isinstance(given, str) else given)
     except BadFile as error:
         for line in error.lines:
-            draft.wrong(("policy",), line)
+            draft.wrong(("policy",), line.removeprefix("policy "))
     return None
 
 

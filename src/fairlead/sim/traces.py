@@ -72,8 +72,6 @@ def read_trace(source: Trace, folder: Path) -> list[Arrival]:
         raise ConfigError(f"{path} is not UTF-8; is it a trace?") from None
     except csv.Error as error:
         raise ConfigError(f"{path} cannot be read as CSV: {error}") from None
-    except ValueError as error:  # a name that no file can have
-        raise ConfigError(f"{shown(str(path))} cannot be read ({error})") from None
     lines.stop()
     if not found:
         raise ConfigError(f"{path} holds no arrivals")
@@ -87,6 +85,8 @@ def read_trace(source: Trace, folder: Path) -> list[Arrival]:
 
 def see_file(path: Path) -> None:
     """See that a path is one of a file: to open anything else might wait for ever."""
+    if "\0" in str(path):
+        raise ConfigError(f"{shown(str(path))} is no name of a file")
     if not stat.S_ISREG(path.stat().st_mode):
         raise ConfigError(f"{path} is no file")
 

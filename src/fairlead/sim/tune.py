@@ -19,7 +19,7 @@ from fairlead.errors import ConfigError
 from fairlead.sim.compare import differences, estimates, gather
 from fairlead.sim.figures import DIMENSIONS, groups_of, order_of
 from fairlead.sim.goals import check_goals
-from fairlead.sim.report import rounded
+from fairlead.sim.report import NOBODY, rounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +37,16 @@ BUDGET = 60
 FINEST = 1 / 128  # of a range
 NOTICED = 0.001  # seconds; a wait beneath is as good as none
 LOSS_WEIGHS = 10.0  # to lose a tenth of a class's work is as bad as waits 2.7 times as long
-SHOWN = ("wait.p50", "wait.p95", "wait.p99", "completion.p95", "lost", "missed", "throughput")
+SHOWN = (
+    "wait.p50",
+    "wait.p95",
+    "wait.p99",
+    "completion.p95",
+    "dag.p95",
+    "lost",
+    "missed",
+    "throughput",
+)
 
 
 class Trial(NamedTuple):
@@ -90,6 +99,8 @@ class Tuning:
         self._progress = progress
         self._runs = 0
         runs = self._run(policy)
+        if not any(groups["class"] for groups in runs):
+            raise ConfigError(f"{NOBODY}: there is nothing to tune by")
         check_goals(self.goals, runs[0])
         self._as_it_is = mean_of(runs)
         self.usual = self._judged({}, (), runs)

@@ -34,6 +34,8 @@ def read_workflow(path: Path) -> list[Arrival]:
         if path.stat().st_size > MOST_BYTES:
             raise ConfigError(f"{path} is larger than {MOST_BYTES:,} bytes; is it a workflow?")
         document = json.loads(path.read_text(encoding="utf-8"))
+    except ConfigError:
+        raise
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError) as error:
