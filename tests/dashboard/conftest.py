@@ -11,6 +11,7 @@ from playwright.sync_api import sync_playwright
 from tests.dashboard.fake import Fake
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+DESK = {"width": 1360, "height": 900}
 WAIT = 15_000  # ms until something that should appear is taken to be missing
 
 
@@ -49,10 +50,26 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture
-def server() -> Iterator[Fake]:
+@pytest.fixture(scope="module")
+def context(browser: Any) -> Iterator[Any]:
+    """One context for a module: what pages load is kept, and what they store is theirs (see `page`)."""
+    context = browser.new_context(viewport=DESK, reduced_motion="reduce")
+    context.set_default_timeout(WAIT)
+    yield context
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def fake() -> Iterator[Fake]:
     with Fake() as fake:
         yield fake
+
+
+@pytest.fixture
+def server(fake: Fake) -> Fake:
+    """A server that nobody has asked for anything yet."""
+    fake.begin_anew()
+    return fake
 
 
 @pytest.fixture
@@ -63,11 +80,9 @@ def complaints() -> Iterator[Complaints]:
 
 
 @pytest.fixture
-def page(browser: Any, complaints: Complaints) -> Iterator[Any]:
-    """A page of desk size that must not complain."""
-    context = browser.new_context(viewport={"width": 1360, "height": 900}, reduced_motion="reduce")
-    context.set_default_timeout(WAIT)
+def page(context: Any, complaints: Complaints) -> Iterator[Any]:
+    """A page of desk size that must not complain; a new tab has a session storage of its own."""
     page = context.new_page()
     complaints.watch(page)
     yield page
-    context.close()
+    page.close()

@@ -66,6 +66,14 @@ class Fake:
         ).start()
         return server
 
+    def begin_anew(self) -> None:
+        """Forget what a test did; pages of the one before are closed by now."""
+        self.cut()
+        self.world = World()
+        self.fail.clear()
+        self.silent = False
+        self.events_seen.clear()
+
     def __enter__(self) -> "Fake":
         self._ticker.start()
         return self
@@ -135,7 +143,7 @@ class Fake:
             case ["GET", "history"]:
                 return {"snapshots": world.snapshots[-900:]}
             case ["GET", "decisions"]:
-                return {"items": world.decisions[-200:]}
+                return {"items": world.decisions[:-201:-1]}
             case ["GET", "gates", gate, "waiting"]:
                 return world.waiting(gate, int(query.get("limit", "50")))
             case ["POST", "gates", _, "adjust"]:
@@ -170,7 +178,7 @@ class Fake:
                 return {"problems": problems(body["text"])}
             case ["PUT", "config"]:
                 world.text = body["text"]
-                return {"applied": True}
+                return {"path": world.path, "problems": [], "notes": world.notes}
         raise Refusal(404, f"there is no {path}; see /api/openapi.json")
 
     def overview(self, role: str) -> dict[str, Any]:
@@ -223,7 +231,7 @@ class Fake:
     def act(self, name: str, verb: str, body: Any) -> dict[str, Any]:
         run = self.run(name)
         if verb == "sla":
-            run["soft_sla"], run["hard_sla"] = body["soft"], body["hard"]
+            run.update({f"{kind}_sla": at for kind, at in body.items()})
         elif verb == "cancel":
             run["state"], run["ended"] = "cancelled", time.time()
             for job in run["jobs"]:
@@ -321,7 +329,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_file(self, path: str) -> None:
         try:
-            found = static.file_at({"path": path, "headers": [], "method": "GET", "type": "http"})
+            known = self.headers.get("If-None-Match")
+            headers = [(b"if-none-match", known.encode())] if known else []
+            found = static.file_at(
+                {"path": path, "headers": headers, "method": "GET", "type": "http"}
+            )
         except Problem:
             self.send_json(404, {"detail": f"nothing is served at {path}"})
             return

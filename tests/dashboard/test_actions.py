@@ -50,6 +50,17 @@ def test_slas_are_changed(page, server):
     assert body["soft"].endswith("Z")
 
 
+def test_an_sla_that_is_not_touched_is_not_sent(page, server):
+    opened(page, server, "jobs/r-0001")
+    page.get_by_role("button", name="Change SLAs…").click()
+    dialog = page.get_by_role("dialog", name="SLAs of nightly-report")
+    expect(dialog.get_by_role("button", name="Change the SLAs")).to_be_disabled()
+    dialog.get_by_label("Soft SLA").fill("")
+    dialog.get_by_role("button", name="Change the SLAs").click()
+    expect(dialog).to_have_count(0)
+    assert server.world.asked == [("POST", "jobs/runs/r-0001/sla", {"soft": None})]
+
+
 def test_the_planner_is_changed(page, server):
     opened(page, server, "jobs")
     expect(table(page, "Workers")).to_contain_text("silent")

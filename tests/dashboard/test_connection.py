@@ -87,7 +87,15 @@ def test_a_token_that_ends_is_asked_for_again(page, server, complaints):
     expect(page.get_by_role("button", name="gateway/default")).to_be_visible()
 
 
-def test_a_line_that_falls_silent_is_given_up(page, server):
+def test_a_line_that_falls_silent_is_given_up(browser, server, complaints):
+    # A clock belongs to its context, so this page has one to itself.
+    with browser.new_context() as context:
+        page = context.new_page()
+        complaints.watch(page)
+        fall_silent(page, server)
+
+
+def fall_silent(page, server):
     page.clock.install()
     opened(page, server)
     server.silent = True

@@ -1,18 +1,13 @@
 """The dashboard of a real `fairlead serve` with its demo: every view, live, without a complaint."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import threading
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.dashboard.browsing import table
 from tests.dashboard.conftest import CHROMIUM
+from tests.dashboard.serving import serving
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium here: apt-get install chromium brings it"
@@ -30,35 +25,8 @@ TITLES = {
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    command = [str(Path(sys.executable).with_name("fairlead")), "serve", "--listen", "127.0.0.1:0"]
-    place = tmp_path_factory.mktemp("served")
-    started = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        command,
-        cwd=place,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env=started,
-    ) as process:
-        assert process.stderr is not None
-        said = []
-        found = None
-        for line in process.stderr:
-            said.append(line)
-            found = re.search(r"dashboard (http://\S+?)/?$", line.strip())
-            if found:
-                break
-        assert found, "".join(said)
-        drained = threading.Thread(target=process.stderr.read)
-        drained.start()
-        yield found[1]
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(60)
-        finally:
-            process.kill()
-            drained.join()
+    with serving(tmp_path_factory.mktemp("served"), "--listen", "127.0.0.1:0") as found:
+        yield found["dashboard"]
 
 
 def test_every_view_of_a_real_server(page, url):
@@ -89,6 +57,41 @@ def test_a_real_gate_is_resized(page, url):
     page.get_by_label("Slots", exact=True).fill("13")
     page.get_by_role("button", name="Resize", exact=True).click()
     expect(page.get_by_role("button", name="gateway/default")).to_contain_text("of 13")
+
+
+def test_a_real_gate_of_workers_has_no_more_than_there_are(page, url, complaints):
+    complaints.expected = ("422",)
+    page.goto(f"{url}/#/now?gate=streams%2Fworkers")
+    page.get_by_role("button", name="Resize…").click()
+    slots = page.get_by_label("Slots", exact=True)
+    slots.fill("4")
+    page.get_by_role("button", name="Resize", exact=True).click()
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("there are 3 workers")
+    slots.fill("1")
+    page.get_by_role("button", name="Resize", exact=True).click()
+    expect(page.get_by_role("button", name="streams/workers")).to_contain_text("of 1")
+
+
+def test_a_real_stream_shows_assignment_lag_and_what_is_withheld(page, url):
+    # One worker is left of three (the test above), so that work is withheld.
+    page.goto(f"{url}/#/streams")
+    held = table(page, "Partitions held by this process")
+    expect(held.get_by_role("row")).to_have_count(6)
+    expect(held).to_contain_text("orders 2")
+    expect(page.get_by_role("img", name=re.compile("Lag by topic.*orders [0-9]"))).to_be_visible()
+    why = table(page, "Withheld jobs").get_by_role("row").nth(1)
+    expect(why).to_contain_text(re.compile("has waited in the gate for .* s"), timeout=60_000)
+
+
+def test_a_decision_is_listed_once(page, url):
+    """The list the page begins with, and the stream that follows, overlap."""
+    page.goto(f"{url}/#/decisions")
+    page.get_by_label("What").select_option("started")
+    page.get_by_label("Gate", exact=True).select_option("gateway/default")
+    feed = table(page, "Decisions, newest first")
+    expect(feed.get_by_role("row").nth(20)).to_be_visible(timeout=60_000)
+    keys = feed.locator("td.key").all_inner_texts()
+    assert len(keys) == len(set(keys))
 
 
 def test_a_real_run_is_shown_and_explained(page, url):

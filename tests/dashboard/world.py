@@ -31,6 +31,7 @@ class World:
         self.weights = dict.fromkeys(TENANTS, 1.0) | {"acme": 2.0}
         self.runs = runs(time.time() if now is None else now)
         self.text = CONFIG
+        self.notes: list[str] = []  # what of a new configuration waits for a start
         self.planner = "sla"
         self.path: str | None = "/etc/fairlead/fairlead.yaml"
         self.asked: list[tuple[str, str, Any]] = []  # what a page posted: method, path, body
@@ -170,6 +171,7 @@ def decisions(t: float, seq: int) -> list[dict[str, Any]]:
         rank = number % 4
         found.append(
             {
+                "number": number,
                 "t": t + index / 10,
                 "gate": "gateway/default",
                 "key": f"req-{number}",

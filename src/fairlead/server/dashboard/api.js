@@ -1,5 +1,5 @@
 /** Questions to the control API. Addresses are relative, so that the page also works behind a prefix. */
-import { useEffect, useRef, useState } from "./html.js";
+import { useEffect, useState } from "./html.js";
 import { changed, state } from "./store.js";
 
 const KEY = "fairlead.token";
@@ -62,16 +62,16 @@ export async function api(path, { method = "GET", body, signal } = {}) {
   } catch { /* said below */ }
   if (response.ok) return read;
   if (response.status === 401) askForToken();
-  const said = read?.detail ?? read?.title ?? `The server answered ${response.status}.`;
+  const said = read?.detail ?? read?.message ?? read?.title ?? `The server answered ${response.status}.`;
   throw new ApiError(response.status, said, read);
 }
 
 /**
  * Ask again and again while the view is shown; a hidden page asks nothing.
- * @param {string|null} path null: ask nothing @param {number} every ms; 0: once
+ * @param {string|null} path null: ask nothing @param {number} every ms; 0: once @param {any} [after] asks at once when it changes
  * @returns {{data: any, error: ApiError|null, loading: boolean, reload: () => void}}
  */
-export function usePoll(path, every = 0) {
+export function usePoll(path, every = 0, after = null) {
   const [answer, setAnswer] = useState(/** @type {any} */ ({ path: null, data: null, error: null }));
   const [asked, ask] = useState(0);
   const { needToken } = state;
@@ -93,7 +93,7 @@ export function usePoll(path, every = 0) {
     };
     once();
     return () => { stop.abort(); clearTimeout(timer); };
-  }, [path, every, asked, needToken]);
+  }, [path, every, after, asked, needToken]);
   const current = answer.path === path;
   return {
     data: current ? answer.data : null,
@@ -106,9 +106,8 @@ export function usePoll(path, every = 0) {
 /** Draw anew every so often, for countdowns. @param {number} every ms */
 export function useTick(every) {
   const [, draw] = useState(0);
-  const kept = useRef(0);
   useEffect(() => {
-    const timer = setInterval(() => { kept.current += 1; draw(kept.current); }, every);
+    const timer = setInterval(() => draw((n) => n + 1), every);
     return () => clearInterval(timer);
   }, [every]);
 }

@@ -1,5 +1,5 @@
 /** The page around the views: where to go, whether what is shown is live, and who may do what. */
-import { setToken } from "./api.js";
+import { setToken, token, useTick } from "./api.js";
 import { clock, long } from "./format.js";
 import { html, names, render, useEffect, useErrorBoundary, useRef, useState } from "./html.js";
 import { follow, retryNow } from "./live.js";
@@ -20,7 +20,7 @@ import { Run } from "./views/run.js";
 import { Streams } from "./views/streams.js";
 import { WhatIf } from "./views/whatif.js";
 
-/** @type {Record<string, {title: string, icon: string, about: string, view: any, tally?: () => any}>} */
+/** @type {Record<string, {title: string, icon: string, about: string, view: any}>} */
 const VIEWS = {
   now: { title: "Now", icon: "now", about: "Is there room, who waits, and why.", view: Now },
   classes: { title: "Classes & tenants", icon: "classes", about: "How long each class waits, and who gets how much.", view: Classes },
@@ -39,34 +39,34 @@ function Light() {
 }
 
 function Lost() {
-  const [, draw] = useState(0);
-  useEffect(() => {
-    const timer = setInterval(() => draw((n) => n + 1), 500);
-    return () => clearInterval(timer);
-  }, []);
+  useTick(500);
   const left = state.retryAt === null ? 0 : Math.max(0, Math.ceil((state.retryAt - Date.now()) / 1000));
   const last = latest();
   return html`<div class="banner" role="alert"><p><strong>Connection lost.</strong> ${last ? `Shown is what was known at ${clock(last.t)}. ` : ""}Trying again by itself.</p>
     <span class="muted small" aria-hidden="true">${left ? `in ${left} s` : "now…"}</span><button type="button" class="button" onClick=${retryNow}>Try now</button></div>`;
 }
 
-function TokenPrompt() {
+/** @param {{onClose?: () => void}} props without `onClose` nothing can be done before a token is given */
+function TokenPrompt({ onClose }) {
   const [typed, setTyped] = useState("");
+  const wrong = state.tokenWrong && !onClose;
   const use = () => {
     if (!typed.trim()) return;
     setToken(typed.trim());
+    if (onClose) location.reload(); // whatever the page knows, the other token may not know
     state.needToken = false;
     retryNow();
   };
-  return html`<${Dialog} title="This server asks for a token" onSubmit=${use}>
-    <p>${state.tokenWrong ? "The token was not accepted. " : ""}Give one of the tokens named under <code>server.tokens</code>. It is kept in this tab until you close it.</p>
-    <${Field} label="Token" type="password" value=${typed} onInput=${setTyped} invalid=${state.tokenWrong} />
-    <div class="actions"><button type="submit" class="button primary" disabled=${!typed.trim()}>Use this token</button></div>
+  return html`<${Dialog} title=${onClose ? "Use another token" : "This server asks for a token"} onSubmit=${use} onClose=${onClose}>
+    <p>${wrong ? "The token was not accepted. " : ""}Give one of the tokens named under <code>server.tokens</code>. It is kept in this tab until you close it.</p>
+    <${Field} label="Token" type="password" value=${typed} onInput=${setTyped} invalid=${wrong} />
+    <div class="actions">${onClose && html`<button type="button" class="button" onClick=${onClose}>Leave as it is</button>`}
+      <button type="submit" class="button primary" disabled=${!typed.trim()}>Use this token</button></div>
   </${Dialog}>`;
 }
 
-/** @param {{view: string, open: boolean, onToggle: () => void}} props */
-function Side({ view, open, onToggle }) {
+/** @param {{view: string, open: boolean, onToggle: () => void, onToken: () => void}} props */
+function Side({ view, open, onToggle, onToken }) {
   const { overview } = state;
   return html`<div class=${names("side", open && "open")}>
     <div class="bar"><a class="brand" href="#/now"><${Mark} />Fairlead</a>
@@ -75,11 +75,10 @@ function Side({ view, open, onToggle }) {
       <${Icon} name=${one.icon} />${one.title}</a>`)}</nav>
     ${overview && html`<div class="doors"><h2>Doors</h2><ul>${overview.doors.map((/** @type {any} */ one) => html`<li key=${one.name} title=${one.detail}><${Badge} word=${one.state} /><span>${one.name}</span></li>`)}</ul></div>`}
     <div class="foot"><${Segmented} label="Theme" options=${THEMES} value=${state.theme} onChange=${chooseTheme} />
-      ${overview && html`<p>Fairlead ${overview.version}<br />up ${long(serverNow() - startOf(overview))}<br />you are ${overview.role}${overview.demo ? html`<br />demo traffic is on` : ""}</p>`}</div>
+      ${overview && html`<p>Fairlead ${overview.version}<br />up ${long(serverNow() - overview.started)}<br />you are ${overview.role}${overview.demo ? html`<br />demo traffic is on` : ""}</p>`}
+      ${overview && token() && html`<button type="button" class="button" onClick=${onToken}>Use another token…</button>`}</div>
   </div>`;
 }
-
-const startOf = (/** @type {any} */ overview) => (typeof overview.started === "number" ? overview.started : serverNow() - overview.uptime);
 
 /** @param {{route: any}} props */
 function View({ route }) {
@@ -95,6 +94,7 @@ function App() {
   useStore();
   const route = useRoute();
   const [open, setOpen] = useState(false);
+  const [choosing, setChoosing] = useState(false);
   const heading = useRef(/** @type {any} */ (null));
   const first = useRef(true);
   const one = VIEWS[route.view] ?? VIEWS.now;
@@ -109,7 +109,7 @@ function App() {
   return html`
     <a class="skip" href="#main" onClick=${(/** @type {Event} */ event) => { event.preventDefault(); heading.current?.focus(); }}>Skip to the view</a>
     <div class=${names("shell", state.connection === "lost" && "stale")}>
-      <header class="side-box"><${Side} view=${route.view} open=${open} onToggle=${() => setOpen(!open)} /></header>
+      <header class="side-box"><${Side} view=${route.view} open=${open} onToggle=${() => setOpen(!open)} onToken=${() => setChoosing(true)} /></header>
       <main class="main" id="main">
         <div class="top"><h1 tabindex="-1" ref=${heading}>${one.title}</h1><p class="about">${one.about}</p>
           <div class="right">${state.overview?.draining && html`<${Badge} word="draining" />`}<${Light} /></div></div>
@@ -119,7 +119,7 @@ function App() {
     </div>
     <div class="notices" role="status">${state.notices.map((notice) => html`<div class=${`notice ${notice.kind}`} key=${notice.id}><p>${notice.text}</p>
       <button type="button" class="button plain icon" aria-label="Close this notice" onClick=${() => dismiss(notice.id)}><${Icon} name="close" /></button></div>`)}</div>
-    ${state.needToken && html`<${TokenPrompt} />`}`;
+    ${state.needToken ? html`<${TokenPrompt} />` : choosing && html`<${TokenPrompt} onClose=${() => setChoosing(false)} />`}`;
 }
 
 watchTheme();

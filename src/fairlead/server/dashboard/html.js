@@ -2,9 +2,9 @@
 import htm from "./vendor/htm.js";
 import { h } from "./vendor/preact.js";
 
-export { Component, Fragment, render } from "./vendor/preact.js";
+export { render } from "./vendor/preact.js";
 export {
-  useCallback, useEffect, useErrorBoundary, useId, useLayoutEffect, useMemo, useRef, useState,
+  useEffect, useErrorBoundary, useId, useMemo, useRef, useState,
 } from "./vendor/preact-hooks.js";
 
 export const html = htm.bind(h);

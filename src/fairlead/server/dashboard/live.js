@@ -89,8 +89,7 @@ async function greet() {
     const [history, decisions] = await Promise.all([api("history?minutes=15"), api("decisions?limit=200")]);
     for (const snapshot of history.snapshots ?? []) addSnapshot(snapshot);
     state.decisions = [];
-    const items = [...(decisions.items ?? [])].sort((a, b) => a.t - b.t);
-    addDecisions(items);
+    addDecisions([...(decisions.items ?? [])].reverse());
     const last = latest();
     if (last) lastId = String(last.seq);
   }
@@ -137,9 +136,7 @@ export async function follow() {
         wait = FIRST_PAUSE;
         await listen();
       }
-    } catch (error) {
-      state.lostBecause = error instanceof Error ? error.message : String(error);
-    }
+    } catch { /* whatever it was, the line is lost, and that is said */ }
     if (state.needToken) {
       state.connection = "connecting";
       changed();

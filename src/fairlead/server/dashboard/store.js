@@ -1,17 +1,16 @@
 /** What the page knows. One object, one way to say that it changed; views read it and hold nothing that others need. */
 import { useEffect, useState } from "./html.js";
 
-export const KEPT_SECONDS = 15 * 60;
-export const KEPT_DECISIONS = 2000;
+const KEPT_SECONDS = 15 * 60;
+const KEPT_DECISIONS = 2000;
 
 export const state = {
   /** @type {any} */ overview: null,
   /** @type {any[]} oldest first */ snapshots: [],
-  /** @type {any[]} newest first, each with a number of its own */ decisions: [],
+  /** @type {any[]} newest first, numbered by the server */ decisions: [],
   decisionsDropped: 0,
   /** @type {"connecting"|"live"|"lost"} */ connection: "connecting",
   /** @type {number|null} ms of the page's clock */ retryAt: null,
-  lostBecause: "",
   needToken: false,
   tokenWrong: false,
   /** seconds by which the server's clock is ahead of the page's */ ahead: 0,
@@ -62,11 +61,10 @@ export function addSnapshot(snapshot) {
   return true;
 }
 
-let numbered = 0;
-
-/** @param {any[]} items oldest first */
+/** What is known already may come again, at the seam of the list and the stream. @param {any[]} items oldest first */
 export function addDecisions(items) {
-  const fresh = items.map((item) => ({ ...item, number: (numbered += 1) })).reverse();
+  const newest = state.decisions[0]?.number ?? 0;
+  const fresh = items.filter((item) => item.number > newest).reverse();
   state.decisions = [...fresh, ...state.decisions].slice(0, KEPT_DECISIONS);
 }
 

@@ -1,6 +1,7 @@
 /** States and classes as a word with a shape and a colour. */
 import { html, names } from "../html.js";
-import { state } from "../store.js";
+import { latest } from "../store.js";
+import { SERIES } from "../theme.js";
 import { Icon } from "./icons.js";
 
 /** @type {Record<string, [string, any]>} word → tone, icon; the words of jobs, runs, doors and decisions alike */
@@ -30,13 +31,13 @@ export function classNumber(gate, name) {
   let own = numbered.get(gate);
   if (!own) numbered.set(gate, (own = new Map()));
   if (!own.has(name)) {
-    const seen = state.snapshots[state.snapshots.length - 1]?.gates.find((/** @type {any} */ one) => one.id === gate)?.classes ?? [];
+    const seen = latest()?.gates.find((/** @type {any} */ one) => one.id === gate)?.classes ?? [];
     for (const one of [...seen, { name }]) if (!own.has(one.name)) own.set(one.name, own.size);
   }
   return own.get(name) ?? 0;
 }
 
-export const seriesClass = (/** @type {number} */ n) => `series-${n % 8}`;
+export const seriesClass = (/** @type {number} */ n) => `series-${n % SERIES}`;
 
 /** @param {{gate: string, name: string|null}} props */
 export const ClassName = ({ gate, name }) => name === null || name === undefined || name === ""

@@ -1,29 +1,30 @@
 /** Lines over time on a canvas (uPlot), with a legend of buttons and a sentence for those who do not see the canvas. */
-import { html, names, useEffect, useMemo, useRef, useState } from "../html.js";
+import { html, useEffect, useMemo, useRef, useState } from "../html.js";
 import { state } from "../store.js";
-import { seriesColor, token } from "../theme.js";
+import { SERIES, seriesColor, token } from "../theme.js";
 import uPlot from "../vendor/uplot.js";
+import { seriesClass } from "./badge.js";
 
 /**
  * @typedef {{label: string, color: number, values: (number|null)[]}} Series
- * @param {{times: number[], series: Series[], format: (value: number|null) => string, label: string, height?: number, from?: number, area?: boolean}} props
+ * @param {{times: number[], series: Series[], format: (value: number|null) => string, label: string, height?: number}} props
  */
-export function Chart({ times, series, format, label, height = 220, from, area }) {
+export function Chart({ times, series, format, label, height = 220 }) {
   const box = useRef(/** @type {any} */ (null));
   const plot = useRef(/** @type {any} */ (null));
   const values = useRef(/** @type {Record<string, any>} */ ({}));
   const [hidden, setHidden] = useState(/** @type {string[]} */ ([]));
   const shape = series.map((one) => `${one.label}:${one.color}`).join("|");
-  const held = useRef({ from, format });
-  held.current = { from, format };
+  const held = useRef(format);
+  held.current = format;
 
   useEffect(() => {
-    const options = optionsOf(series, held, height, box.current.clientWidth, Boolean(area), (/** @type {number|null} */ at) => {
+    const options = optionsOf(series, held, height, box.current.clientWidth, (/** @type {number|null} */ at) => {
       series.forEach((one, index) => {
         const data = plot.current?.data[index + 1] ?? [];
         const where = at ?? data.length - 1;
         const cell = values.current[one.label];
-        if (cell) cell.textContent = held.current.format(data[where] ?? null);
+        if (cell) cell.textContent = held.current(data[where] ?? null);
       });
     });
     plot.current = new uPlot(options, [times, ...series.map((one) => one.values)], box.current);
@@ -48,7 +49,7 @@ export function Chart({ times, series, format, label, height = 220, from, area }
   const last = (/** @type {Series} */ one) => format(one.values[one.values.length - 1] ?? null);
   return html`<figure class="chart">
     <div class="canvas" ref=${box} role="img" aria-label=${`${label}. Now: ${series.map((one) => `${one.label} ${last(one)}`).join(", ") || "no data"}.`}></div>
-    <figcaption class="legend">${series.map((one) => html`<button key=${one.label} type="button" class=${`series-${one.color % 8}`}
+    <figcaption class="legend">${series.map((one) => html`<button key=${one.label} type="button" class=${seriesClass(one.color)}
       aria-pressed=${hidden.includes(one.label) ? "false" : "true"} onClick=${() => toggle(one.label)}>${one.label}
       <span class="value" ref=${(/** @type {any} */ node) => { values.current[one.label] = node; }}>${last(one)}</span></button>`)}</figcaption>
   </figure>`;
@@ -56,24 +57,24 @@ export function Chart({ times, series, format, label, height = 220, from, area }
 
 const DASHES = [[], [], [], [], [6, 4], [6, 4], [2, 3], [2, 3]];
 
-function optionsOf(/** @type {Series[]} */ series, /** @type {any} */ held, /** @type {number} */ height, /** @type {number} */ width, /** @type {boolean} */ area, /** @type {(at: number|null) => void} */ onCursor) {
+function optionsOf(/** @type {Series[]} */ series, /** @type {any} */ held, /** @type {number} */ height, /** @type {number} */ width, /** @type {(at: number|null) => void} */ onCursor) {
   const axis = {
     stroke: token("axis"), font: `11px ${token("sans")}`, grid: { stroke: token("grid"), width: 1 }, ticks: { show: false },
   };
   return {
-    width, height, padding: [8, 8, 0, 0], legend: { show: false },
+    width, height, padding: [8, 28, 0, 0], legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
     scales: {
-      x: { time: true, range: (/** @type {any} */ _, /** @type {number} */ min, /** @type {number} */ max) => [held.current.from ?? min, max] },
+      x: { time: true },
       y: { range: (/** @type {any} */ _u, /** @type {any} */ _min, /** @type {number} */ max) => [0, max > 0 ? max * 1.1 : 1] },
     },
     axes: [
       { ...axis, size: 26, gap: 4, space: 70, values: [[60, "{HH}:{mm}", null, null, null, null, null, null, 0], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 0]] },
-      { ...axis, size: 58, gap: 6, space: 34, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((one) => held.current.format(one)) },
+      { ...axis, size: 58, gap: 6, space: 34, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((one) => held.current(one)) },
     ],
     series: [{}, ...series.map((one) => ({
-      label: one.label, stroke: seriesColor(one.color), width: 1.75, dash: DASHES[one.color % 8], spanGaps: false,
-      points: { show: false }, fill: area ? `${seriesColor(one.color)}22` : undefined,
+      label: one.label, stroke: seriesColor(one.color), width: 1.75, dash: DASHES[one.color % SERIES], spanGaps: false,
+      points: { show: false },
     }))],
     hooks: { setCursor: [(/** @type {any} */ u) => onCursor(u.cursor.idx ?? null)] },
   };
@@ -87,5 +88,5 @@ export function Sparkline({ values, label }) {
     return values.map((one, at) => `${at ? "L" : "M"}${(at * step).toFixed(2)} ${(26 - ((one ?? 0) / most) * 24).toFixed(2)}`).join("");
   }, [values]);
   return html`<svg class="spark" viewBox="0 0 100 28" preserveAspectRatio="none" role="img" aria-label=${label}>
-    ${values.length > 1 && html`<path class=${names("area")} d=${`${line}L100 28L0 28Z`} /><path d=${line} />`}</svg>`;
+    ${values.length > 1 && html`<path class="area" d=${`${line}L100 28L0 28Z`} /><path d=${line} />`}</svg>`;
 }

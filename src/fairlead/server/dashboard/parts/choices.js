@@ -41,11 +41,11 @@ export function Select({ label, value, options, onChange }) {
     </select></div>`;
 }
 
-/** @param {{label: string, value: string, onInput: (value: string) => void, type?: string, placeholder?: string, hint?: string, list?: string[], disabled?: boolean, invalid?: boolean, mono?: boolean, class?: string}} props */
-export function Field({ label, value, onInput, type = "text", placeholder, hint, list, disabled, invalid, mono, class: extra }) {
+/** @param {{label: string, value: string, onInput: (value: string) => void, type?: string, placeholder?: string, hint?: string, list?: string[], invalid?: boolean, mono?: boolean, class?: string}} props */
+export function Field({ label, value, onInput, type = "text", placeholder, hint, list, invalid, mono, class: extra }) {
   const id = useId();
   return html`<div class=${`field ${extra ?? ""}`}><label for=${id}>${label}</label>
-    <input id=${id} class=${mono ? "input mono" : "input"} type=${type} step=${type === "datetime-local" ? "1" : undefined} value=${value} placeholder=${placeholder} disabled=${disabled}
+    <input id=${id} class=${mono ? "input mono" : "input"} type=${type} step=${type === "datetime-local" ? "1" : undefined} value=${value} placeholder=${placeholder}
       autocomplete="off" spellcheck=${false} list=${list && `${id}-list`} aria-invalid=${invalid ? "true" : undefined}
       aria-describedby=${hint && `${id}-hint`} onInput=${(/** @type {any} */ event) => onInput(event.target.value)} />
     ${list && html`<datalist id=${`${id}-list`}>${list.map((one) => html`<option key=${one} value=${one} />`)}</datalist>`}

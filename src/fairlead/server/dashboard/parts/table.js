@@ -8,9 +8,9 @@ import { Empty } from "./card.js";
 /**
  * @typedef {{label: string, cell: (row: any) => any, number?: boolean, head?: boolean, class?: string}} Column
  * @param {{caption: string, columns: Column[], rows: any[], rowKey: (row: any, at: number) => any, onOpen?: (row: any) => void,
- *   chosen?: any, empty?: any, class?: string, openLabel?: (row: any) => string}} props
+ *   chosen?: any, empty?: any, class?: string}} props
  */
-export function Table({ caption, columns, rows, rowKey, onOpen, chosen, empty, class: extra, openLabel }) {
+export function Table({ caption, columns, rows, rowKey, onOpen, chosen, empty, class: extra }) {
   const [current, setCurrent] = useState(0);
   const body = useRef(/** @type {any} */ (null));
   if (!rows.length) return empty ?? html`<${Empty} title="Nothing here" />`;
@@ -46,7 +46,7 @@ export function Table({ caption, columns, rows, rowKey, onOpen, chosen, empty, c
       const key = rowKey(row, index);
       return html`<tr key=${key} role="row" tabindex=${index === at ? 0 : -1} onFocus=${() => index !== current && setCurrent(index)}
         class=${names(onOpen && "opens", chosen !== undefined && chosen === key && "chosen")}
-        aria-label=${openLabel?.(row)} onClick=${onOpen && ((/** @type {any} */ event) => opened(event, row))}>
+        onClick=${onOpen && ((/** @type {any} */ event) => opened(event, row))}>
         ${columns.map((one) => one.head
           ? html`<th key=${one.label} scope="row" role="rowheader" class=${one.class}>${one.cell(row)}</th>`
           : html`<td key=${one.label} role="cell" data-label=${one.label} class=${names(one.number && "number", one.class)}>${one.cell(row)}</td>`)}

@@ -84,11 +84,11 @@ export function Classes({ query }) {
     <${Card} title="Tenants: share against fair share" note=${tenants.length ? "the bar is what a tenant has, the mark what would be fair (max-min by weight)" : ""} flush>
       <${Table} caption=${`Tenants of ${gate.id}`} rows=${tenants} rowKey=${(/** @type {any} */ row) => row.name}
         empty=${html`<${Empty} title="No tenants here.">Fairness among tenants shows once requests carry a tenant.</${Empty}>`} columns=${[
-          { label: "Tenant", head: true, cell: (row) => row.name || "(none)" },
+          { label: "Tenant", head: true, cell: (row) => row.name },
           { label: "Share of the room", class: "wide", cell: (row) => html`<${Share} row=${row} most=${most} />` },
           { label: "Share", number: true, cell: (row) => percent(row.share) },
           { label: "Fair", number: true, cell: (row) => percent(row.fair_share) },
-          { label: "Weight", number: true, cell: (row) => may("operator") && row.name && weighable(gate).length
+          { label: "Weight", number: true, cell: (row) => may("operator") && weighable(gate).length
             ? html`<button type="button" class="button plain small-button" aria-label=${`Weight of ${row.name}: ${row.weight}. Change`} onClick=${() => setWeighing(row)}>${count(row.weight)} …</button>` : count(row.weight) },
           { label: "Waiting", number: true, cell: (row) => count(row.waiting) },
           { label: "Running", number: true, cell: (row) => count(row.running) },

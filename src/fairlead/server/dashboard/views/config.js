@@ -15,6 +15,8 @@ export function Config() {
   const [failed, setFailed] = useState(/** @type {any} */ (null));
   const [checking, setChecking] = useState(false);
   const [applying, setApplying] = useState(false);
+  const [notes, setNotes] = useState(/** @type {string[]} */ ([]));
+  const checks = useRef(0);
   const area = useRef(/** @type {any} */ (null));
   const gutter = useRef(/** @type {any} */ (null));
   const shown = text ?? data?.text ?? "";
@@ -22,11 +24,15 @@ export function Config() {
   const found = problems ?? data?.problems ?? [];
 
   const check = async (/** @type {string} */ what) => {
+    const number = (checks.current += 1);
     setChecking(true);
     setFailed(null);
     try {
-      setProblems((await api("config/validate", { method: "POST", body: { text: what } })).problems);
+      const { problems: told } = await api("config/validate", { method: "POST", body: { text: what } });
+      if (number !== checks.current) return; // something newer was asked about since
+      setProblems(told);
     } catch (caught) {
+      if (number !== checks.current) return;
       setFailed(caught);
     }
     setChecking(false);
@@ -50,8 +56,9 @@ export function Config() {
     area.current.scrollTop = Math.max(0, (problem.line - 6) * 20);
   };
   const apply = async () => {
-    await api("config", { method: "PUT", body: { text: shown } });
-    notify("good", "The configuration is applied.");
+    const said = await api("config", { method: "PUT", body: { text: shown } });
+    setNotes(said.notes ?? []);
+    notify("good", said.notes?.length ? "The configuration is written; some of it counts at the next start." : "The configuration is applied.");
     setText(null);
     setProblems(null);
     reload();
@@ -72,6 +79,7 @@ export function Config() {
       </${Card}>
       <${Card} title="Problems" note=${said} live=${false}>
         <div role="status" class="unseen">${said}</div>
+        ${notes.length > 0 && !edited && html`<div class="banner warn" role="status"><div><strong>Counts at the next start:</strong><ul>${notes.map((one) => html`<li key=${one}>${one}</li>`)}</ul></div></div>`}
         ${failed && html`<${Trouble} error=${failed} />`}
         ${found.length ? html`<ul class="problems">${found.map((/** @type {any} */ one, /** @type {number} */ at) => html`<li key=${at}>
           <button type="button" class="button mono" onClick=${() => goTo(one)} aria-label=${`Go to line ${one.line}, column ${one.column}`}>${one.line}:${one.column}</button>
@@ -80,5 +88,5 @@ export function Config() {
       </${Card}>
     </div>
     ${applying && html`<${Confirm} title="Apply this configuration?" verb="Apply" act=${apply} onClose=${() => setApplying(false)}>
-      <p>It is written to <code>${data.path}</code> and takes effect at once. What runs keeps its room; what cannot change while the server runs is refused and the old configuration stays.</p></${Confirm}>`}`;
+      <p>It is written to <code>${data.path}</code> and takes effect at once. What runs keeps its room. What can change only at a start is told, and stays as it is until then.</p></${Confirm}>`}`;
 }

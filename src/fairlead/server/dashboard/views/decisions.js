@@ -20,7 +20,7 @@ export function Decisions() {
   const wanted = text.trim().toLowerCase();
   const rows = source.filter((one) => (!what || one.what === what) && (!gate || one.gate === gate)
     && (!wanted || `${one.key} ${one.class} ${one.tenant} ${one.workload} ${one.why}`.toLowerCase().includes(wanted)));
-  const newer = held ? state.decisions.length && held.length ? state.decisions[0].number - held[0].number : 0 : 0;
+  const newer = held ? (state.decisions[0]?.number ?? 0) - (held[0]?.number ?? 0) : 0;
   const gates = [["", "All gates"], ...gateIds().map((/** @type {string} */ one) => [one, one])];
   const kinds = [["", "Everything"], ...KINDS.map((one) => [one, one])];
   return html`
@@ -38,7 +38,7 @@ export function Decisions() {
           { label: "What", cell: (row) => html`<${Badge} word=${row.what} />` },
           { label: "Key", class: "mono key", cell: (row) => html`<span title=${row.key}>${row.key}</span>` },
           { label: "Class", cell: (row) => html`<${ClassName} gate=${row.gate} name=${row.class} />` },
-          { label: "Tenant", cell: (row) => row.tenant ?? "–" },
+          { label: "Tenant", cell: (row) => row.tenant || "–" },
           { label: "Gate", class: "nowrap", cell: (row) => row.gate },
           { label: "Waited", number: true, cell: (row) => duration(row.waited) },
           { label: "Held", number: true, cell: (row) => duration(row.held) },

@@ -1,8 +1,7 @@
 /** The graph of a run, with the state each job is in; walked with the arrow keys along its edges. */
 import { html, names, useEffect, useMemo, useRef, useState } from "../html.js";
 import { look } from "../parts/badge.js";
-import { path } from "../parts/icons.js";
-import { Icon } from "../parts/icons.js";
+import { Icon, path } from "../parts/icons.js";
 import { layout } from "../layout.js";
 
 const MOST_EDGES = 4000; // above that, only those of the chosen job are drawn
@@ -104,6 +103,6 @@ function Node({ job, place, cell, dense, chosen, tab, onChoose, onFocus }) {
     <rect class="frame" width=${cell.w} height=${cell.h} rx=${dense ? 3 : 7} />
     ${dense ? html`<path class="glyph" transform="translate(2 2)" d=${path(icon)} />` : html`
       <path class="glyph" transform="translate(10 14)" d=${path(icon)} />
-      <text x="30" y="17">${short}</text><text class="state-word" x="30" y="31">${job.state}${job.attempts > 1 ? `, attempt ${job.attempts}` : ""}</text>`}
+      <text x="30" y="17">${short}</text><text class="state-word" x="30" y="31">${job.state}${job.attempts > 0 ? `, attempt ${job.attempts + 1}` : ""}</text>`}
   </g>`;
 }

@@ -73,12 +73,12 @@ function Waiting({ gate }) {
   return html`<${Card} title="Who waits, and why" note=${shown} flush>
     ${error && html`<div class="body"><${Trouble} error=${error} retry=${reload} /></div>`}
     ${loading ? html`<${Loading} />` : html`<${Table} caption=${`Who waits at ${gate.id}, and why`} rows=${items} rowKey=${(/** @type {any} */ row, /** @type {number} */ at) => `${row.key}-${at}`}
-      empty=${html`<${Empty} title="Nobody waits here.">Whatever comes now is started at once.</${Empty}>`}
+      empty=${html`<${Empty} title="Nobody waits here.">${gate.slots.free === 0 ? "Whatever comes now waits until a slot is free." : "There is room."}</${Empty}>`}
       columns=${[
         { label: "Key", head: true, class: "mono key", cell: (row) => html`<span title=${row.key}>${row.key}</span>` },
         { label: "Class", cell: (row) => html`<${ClassName} gate=${gate.id} name=${row.class} />` },
-        { label: "Tenant", cell: (row) => row.tenant ?? "–" },
-        { label: "Workload", cell: (row) => row.workload ?? "–" },
+        { label: "Tenant", cell: (row) => row.tenant || "–" },
+        { label: "Workload", cell: (row) => row.workload || "–" },
         { label: "Cost", number: true, cell: (row) => count(row.cost) },
         { label: "Waited", number: true, cell: (row) => duration(row.waited) },
         { label: "Why", class: "why", cell: (row) => row.why },
@@ -106,7 +106,7 @@ export function Now({ query }) {
     <${Kpis} label="Of all gates together" items=${figures(snapshot)} />
     <div class="gates" role="group" aria-label="Gates">${snapshot.gates.map((/** @type {any} */ one) => html`<${GateButton} key=${one.id} gate=${one} chosen=${one.id === gate.id} />`)}</div>
     <div class="two">
-      <${Card} title=${`Wait until started, by class`} note="last 5 minutes" tools=${html`<${Segmented} label="Percentile" options=${PERCENTILES} value=${percentile} onChange=${setPercentile} />`}>
+      <${Card} title="Wait until started, by class" note="last 5 minutes" tools=${html`<${Segmented} label="Percentile" options=${PERCENTILES} value=${percentile} onChange=${setPercentile} />`}>
         <${Chart} key=${gate.id} ...${lines} format=${duration} label=${`Waits at ${gate.id}, ${percentile}, last 5 minutes`} />
       </${Card}>
       <${Card} title="Slots and reservations" tools=${may("operator") && gate.slots.total !== null && resizable(gate) && html`<button type="button" class="button" onClick=${() => setResizing(true)}>Resize…</button>`}>

@@ -1,6 +1,6 @@
 /** One run: its graph, when each job ran, what it promised, and what may be done about it. */
 import { api, usePoll, useTick } from "../api.js";
-import { duration, instant, moment } from "../format.js";
+import { count, duration, instant, moment } from "../format.js";
 import { html, useState } from "../html.js";
 import { Badge } from "../parts/badge.js";
 import { Card, Empty, Facts, Loading, Trouble } from "../parts/card.js";
@@ -35,12 +35,17 @@ function Action({ run, kind, onClose, onDone }) {
       <p>Every job that failed, expired, was cancelled or skipped is made ready again; what is completed is not run again.</p></${Confirm}>`;
   }
   const times = { soft: epoch(soft), hard: epoch(hard) };
-  const ready = !(times.soft !== null && times.hard !== null && times.soft > times.hard);
-  return html`<${Confirm} title=${`SLAs of ${name}`} verb="Change the SLAs" ready=${ready} act=${() => send("sla", { soft: iso(times.soft), hard: iso(times.hard) }, `The SLAs of ${name} are changed.`)} onClose=${onClose}>
+  const ordered = !(times.soft !== null && times.hard !== null && times.soft > times.hard);
+  // What is not touched is not sent: a field knows whole seconds only, and the other may have been changed elsewhere.
+  const changes = {
+    ...(soft !== local(run.soft_sla) && { soft: iso(times.soft) }), ...(hard !== local(run.hard_sla) && { hard: iso(times.hard) }),
+  };
+  const ready = ordered && Object.keys(changes).length > 0;
+  return html`<${Confirm} title=${`SLAs of ${name}`} verb="Change the SLAs" ready=${ready} act=${() => send("sla", changes, `The SLAs of ${name} are changed.`)} onClose=${onClose}>
     <p>Jobs are ordered by how close these instants are, so a change takes effect at the next decision. Leave a field empty for none.</p>
     <${Field} label="Soft SLA" type="datetime-local" value=${soft} onInput=${setSoft} hint="should be done by then" />
-    <${Field} label="Hard SLA" type="datetime-local" value=${hard} onInput=${setHard} hint="must be done by then" invalid=${!ready} />
-    ${!ready && html`<p class="tone-bad">The soft SLA has to come before the hard one.</p>`}</${Confirm}>`;
+    <${Field} label="Hard SLA" type="datetime-local" value=${hard} onInput=${setHard} hint="must be done by then" invalid=${!ordered} />
+    ${!ordered && html`<p class="tone-bad">The soft SLA has to come before the hard one.</p>`}</${Confirm}>`;
 }
 
 /** An instant in the form a datetime field wants. @param {any} value */
@@ -55,16 +60,16 @@ const iso = (/** @type {number|null} */ at) => (at === null ? null : new Date(at
 
 /** @param {{run: any, job: any}} props */
 function Detail({ run, job }) {
-  const { data, error } = usePoll(`jobs/runs/${encodeURIComponent(run.id)}/jobs/${encodeURIComponent(job.node)}/explain`, hasEnded(job.state) ? 0 : 2000);
+  const { data, error } = usePoll(`jobs/runs/${encodeURIComponent(run.id)}/jobs/${encodeURIComponent(job.node)}/explain`, hasEnded(job.state) ? 0 : 2000, job.state);
   const started = instant(job.started); const ended = instant(job.ended);
   return html`<${Card} class="detail" title=${job.name || `job ${job.node}`} note=${html`<${Badge} word=${job.state} />`}>
-    ${error ? html`<${Trouble} error=${error} />` : html`<p class="explain">${data?.explanation ?? data?.why ?? "…"}</p>`}
+    ${error ? html`<${Trouble} error=${error} />` : html`<p class="explain">${data?.explanation ?? "…"}</p>`}
     <div class="space"><${Facts} items=${[
-      ["attempts", String(job.attempts ?? 0)], ["executor", job.executor ?? "–"], ["worker", job.worker ?? "–"],
+      ["failed attempts", count(job.attempts)], ["executor", job.executor ?? "–"], ["worker", job.worker ?? "–"],
       ["waited", started !== null && instant(job.submitted) !== null ? duration(started - (instant(job.submitted) ?? 0)) : "–"],
       ["ran", started !== null ? duration((ended ?? serverNow()) - started) : "–"], ["estimate", duration(job.estimate)],
     ]} /></div>
-    ${job.error && html`<p class="trouble space mono">${typeof job.error === "string" ? job.error : JSON.stringify(job.error)}</p>`}
+    ${job.error && html`<p class="trouble space mono">${job.error}</p>`}
   </${Card}>`;
 }
 
@@ -108,7 +113,7 @@ export function Run({ id }) {
           { label: "State", cell: (row) => html`<${Badge} word=${row.state} />` },
           { label: "Executor", cell: (row) => row.executor ?? "–" },
           { label: "Worker", class: "mono wrap-anywhere", cell: (row) => row.worker ?? "–" },
-          { label: "Attempts", number: true, cell: (row) => row.attempts ?? 0 },
+          { label: "Failed attempts", number: true, cell: (row) => count(row.attempts) },
           { label: "Started", number: true, cell: (row) => moment(row.started) },
           { label: "Ran", number: true, cell: (row) => (instant(row.started) === null ? "–" : duration((instant(row.ended) ?? serverNow()) - (instant(row.started) ?? 0))) },
         ]} />`}

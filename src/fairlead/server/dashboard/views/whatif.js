@@ -2,13 +2,13 @@
 import { api } from "../api.js";
 import { count, duration, percent, plural } from "../format.js";
 import { html, names, useState } from "../html.js";
-import { ClassName } from "../parts/badge.js";
+import { ClassName, seriesClass } from "../parts/badge.js";
 import { Card, Empty, Trouble } from "../parts/card.js";
 import { Field, Select } from "../parts/choices.js";
 import { Icon } from "../parts/icons.js";
 import { Table } from "../parts/table.js";
-import { gateIds } from "../series.js";
-import { latest, may, state } from "../store.js";
+import { gateIds, gateOf } from "../series.js";
+import { may, state } from "../store.js";
 
 /** @typedef {{name: string, word: string, format: (value: any) => string, less: boolean|null}} Measure */
 const MEASURES = /** @type {Measure[]} */ ([
@@ -19,9 +19,10 @@ const MEASURES = /** @type {Measure[]} */ ([
   { name: "throughput", word: "done per second", format: (value) => (value === null ? "–" : value.toFixed(2)), less: false },
   { name: "lost", word: "lost", format: percent, less: true },
   { name: "missed", word: "deadlines missed", format: percent, less: true },
-  { name: "utilisation", word: "utilisation", format: percent, less: false },
+  { name: "utilisation", word: "utilisation", format: percent, less: null },
 ]);
 
+const MANIFOLD = 4; // from five times as much on, a multiple reads better than percents
 const FEW = ["wait.p50", "wait.p99", "lost", "missed"]; // of each class and tenant
 
 /** A number if it reads as one, else true, false, null or text. @param {string} text */
@@ -32,6 +33,15 @@ function valueOf(text) {
   } catch {
     return trimmed;
   }
+}
+
+/** What is worth trying at a gate; others may be typed. @param {any} gate @returns {string[]} */
+function settingsOf(gate) {
+  const names = (gate?.classes ?? []).map((/** @type {any} */ one) => one.name);
+  if (gate?.door === "flows") return ["concurrency.max_concurrency", "scheduler.max_queue"];
+  if (gate?.door === "jobs") return ["planner", ...names.map((/** @type {string} */ one) => `executors.${one}`)];
+  const each = ["reserved_per_slot", "reserved_floor", "queue_size", "queue_timeout"];
+  return ["capacity", ...names.flatMap((/** @type {string} */ one) => each.map((setting) => `classes.${one}.${setting}`)), "lend_reservations"];
 }
 
 const last = { gate: "", minutes: "15", seed: "1", rows: [{ path: "", value: "" }], /** @type {any} */ answer: null, /** @type {any} */ asked: null };
@@ -60,9 +70,7 @@ export function WhatIf() {
     setBusy(false);
   };
   const change = (/** @type {number} */ at, /** @type {any} */ part) => set({ rows: last.rows.map((row, index) => (index === at ? { ...row, ...part } : row)) });
-  const gate = latest()?.gates.find((/** @type {any} */ one) => one.id === last.gate);
-  const classes = (gate?.classes ?? []).map((/** @type {any} */ one) => one.name);
-  const known = ["capacity", "lend_reservations", ...classes.flatMap((/** @type {string} */ one) => [`classes.${one}.reserved_floor`, `classes.${one}.reserved_per_slot`, `classes.${one}.queue_size`, `classes.${one}.queue_timeout`])];
+  const known = settingsOf(gateOf(last.gate));
   return html`
     <${Card} title="What if the settings had been different?" live=${false}>
       <form class="changes" novalidate onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); run(); }}>
@@ -73,7 +81,7 @@ export function WhatIf() {
           <${Field} label="Seed" type="number" value=${last.seed} onInput=${(/** @type {string} */ value) => set({ seed: value })} />
         </div>
         ${last.rows.map((row, at) => html`<div class="change" key=${at}>
-          <${Field} label=${at ? `Setting ${at + 1}` : "Setting"} mono value=${row.path} list=${known} placeholder="classes.interactive.reserved_per_slot" onInput=${(/** @type {string} */ path) => change(at, { path })} />
+          <${Field} label=${at ? `Setting ${at + 1}` : "Setting"} mono value=${row.path} list=${known} placeholder=${known[0]} onInput=${(/** @type {string} */ path) => change(at, { path })} />
           <${Field} label="New value" mono value=${row.value} placeholder="0.2" onInput=${(/** @type {string} */ value) => change(at, { value })} />
           <button type="button" class="button" disabled=${last.rows.length < 2} onClick=${() => set({ rows: last.rows.filter((_, index) => index !== at) })}>Remove</button></div>`)}
         <div class="filters">
@@ -120,17 +128,26 @@ function rowsOf(/** @type {string} */ group, /** @type {any} */ before, /** @typ
 /** @param {{row: any}} props */
 function Pair({ row }) {
   const most = Math.max(row.before ?? 0, row.after ?? 0, 1e-12);
-  const bar = (/** @type {number|null} */ value, /** @type {number} */ color) => html`<div class=${names("track", seriesClassOf(color))}><span class="fill" style=${{ width: `${((value ?? 0) / most) * 100}%` }}></span></div>`;
+  const bar = (/** @type {number|null} */ value, /** @type {number} */ color) => html`<div class=${names("track", seriesClass(color))}><span class="fill" style=${{ width: `${((value ?? 0) / most) * 100}%` }}></span></div>`;
   return html`<div class="pair" aria-hidden="true"><span class="small muted">was</span>${bar(row.before, 7)}<span class="small muted">new</span>${bar(row.after, 0)}</div>`;
 }
-const seriesClassOf = (/** @type {number} */ n) => `series-${n}`;
+
+/** By how much it differs: in percent, as a multiple once that says more, or plainly if it was nothing. @param {any} row @param {number} by */
+function amount(row, by) {
+  const sign = by > 0 ? "+" : "−";
+  if (!row.before) return `${sign}${row.measure.format(Math.abs(by))}`;
+  const part = Math.abs(by / row.before);
+  return part < MANIFOLD ? `${sign}${count(Math.round(part * 100))} %` : `× ${count(Math.round(row.after / row.before))}`;
+}
 
 /** @param {{row: any}} props */
 function Difference({ row }) {
   if (row.before === null || row.after === null) return "–";
   const by = row.after - row.before;
   if (Math.abs(by) <= 1e-9 + Math.abs(row.before) * 0.005) return html`<span class="muted">same</span>`;
-  const part = row.before ? `${by > 0 ? "+" : "−"}${count(Math.round(Math.abs(by / row.before) * 100))} %` : `${by > 0 ? "+" : "−"}${row.measure.format(Math.abs(by))}`;
+  const part = amount(row, by);
+  const icon = html`<${Icon} name=${by > 0 ? "up" : "down"} />`;
+  if (row.measure.less === null) return html`<span>${icon} ${part}</span>`;
   const better = row.measure.less === by < 0;
-  return html`<span class=${better ? "better" : "worse"}><${Icon} name=${by > 0 ? "up" : "down"} /> ${part} <span class="small">${better ? "better" : "worse"}</span></span>`;
+  return html`<span class=${better ? "better" : "worse"}>${icon} ${part} <span class="small">${better ? "better" : "worse"}</span></span>`;
 }
