@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 import warnings
 
@@ -25,6 +26,7 @@ def main(servers: str, topic_name: str, records: int) -> None:
         consumer_group=f"bench-{time.time_ns()}",
         auto_offset_reset="earliest",
         auto_create_topics=False,
+        state_dir=tempfile.mkdtemp(prefix="fairlead-quix-"),  # else ./state of whoever measures
         loglevel="ERROR",
     )
     topic = app.topic(topic_name, value_deserializer="bytes", key_deserializer="bytes")

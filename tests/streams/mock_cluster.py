@@ -16,15 +16,28 @@ import ctypes
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any, Self
 
 # Numbers of requests in Kafka's protocol, for `errors` and `requests`.
 PRODUCE, FETCH, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 8, 9
 FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 10, 11, 12, 13, 14
+
+
+def freeze(pid: int) -> None:
+    """Stop a process until it is sent SIGCONT; when this returns, none of its threads answers any more."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    # The signal is on its way for a while, and another core goes on meanwhile.
+    while tasks.exists() and any(
+        (task / "stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()
+    ):
+        time.sleep(0.001)
 
 
 class MockCluster:

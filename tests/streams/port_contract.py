@@ -267,12 +267,15 @@ class PortContract:
             reader.client.seek(moved, 7)
 
         reader.on_assigned = arrive
-        reader.read(3)
-        assert reader.quiet() == 0
-        assert reader.offsets(moved) == [7, 8, 9]
+        reader.until(lambda: 9 in reader.offsets(moved))
+        reader.quiet()
+        assert not reader.offsets(paused)
+        # Twice, if a machine under load had the group expel it meanwhile.
+        assert set(reader.offsets(moved)) == {7, 8, 9}
+        reader.on_assigned = lambda tps: None
         reader.client.resume([paused])
-        reader.read(13)
-        assert reader.offsets(paused) == list(range(10))
+        reader.until(lambda: 9 in reader.offsets(paused))
+        assert reader.offsets(paused)[:10] == list(range(10))
 
     def test_what_is_not_assigned_is_passed_over(self, rig, join):
         topic = rig.topic(1)

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +22,14 @@ from fairlead.errors import BrokerFault, CommitRefused, ConfigError
 from fairlead.streams.broker import Broker, Tp
 from fairlead.streams.kafka import KafkaBroker
 from fairlead.streams.kafka_settings import ClientLog, consumer_settings, producer_settings
-from tests.streams.mock_cluster import FETCH, JOIN_GROUP, OFFSET_COMMIT, OFFSET_FETCH, MockCluster
+from tests.streams.mock_cluster import (
+    FETCH,
+    JOIN_GROUP,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    MockCluster,
+    freeze,
+)
 from tests.streams.port_contract import PATIENCE, PortContract, Reader, group, join, numbers
 
 __all__ = ["group", "join"]
@@ -189,15 +198,17 @@ def read_despite_faults(reader: Reader, count: int) -> list[BrokerFault]:
 
 
 @on_mock
-def test_a_fatal_fault_stays(rig, join, cluster):
-    topic = rig.topic(1)
-    cluster.errors(JOIN_GROUP, [KafkaError.FENCED_INSTANCE_ID])  # before anybody can have joined
-    reader = join(rig.broker(), topic)
-    for _ in range(2):
-        with pytest.raises(BrokerFault, match="fenced") as fault:
-            reader.until(lambda: False)
-        assert fault.value.fatal
-    reader.client.close()
+def test_a_fatal_fault_stays(join):
+    with MockCluster() as own:  # where nobody else joins
+        rig = KafkaRig(own)
+        topic = rig.topic(1)
+        own.errors(JOIN_GROUP, [KafkaError.FENCED_INSTANCE_ID])
+        reader = join(rig.broker(), topic)
+        for _ in range(2):
+            with pytest.raises(BrokerFault, match="fenced") as fault:
+                reader.until(lambda: False)
+            assert fault.value.fatal
+        reader.client.close()
 
 
 @pytest.mark.slow
@@ -229,20 +240,24 @@ def test_members_that_come_and_go_under_load_skip_nothing(rig, join, eager):
                 except CommitRefused as refused:
                     refusals.append(refused)
 
+    def go_on_until(readers: list[Reader], happened: Callable[[], Any]) -> None:
+        patience = time.monotonic() + PATIENCE
+        while not happened():
+            assert time.monotonic() < patience, [reader.events for reader in readers]
+            go_on(readers, 0.1)
+
     stayer = join(broker, topic)
-    go_on([stayer], 1.0)
+    go_on_until([stayer], lambda: len(stayer.owned) == 8)
     for _ in range(int(os.environ.get("FAIRLEAD_STORM", "1")) * 2):
         guest = join(broker, topic)
-        patience = time.monotonic() + PATIENCE
-        while not guest.told("assigned"):
-            assert time.monotonic() < patience, "the guest was never given anything"
-            go_on([stayer, guest], 0.2)
-        go_on([stayer, guest], 0.5)
+        go_on_until([stayer, guest], lambda: guest.told("assigned"))  # noqa: B023
+        go_on([stayer, guest], 0.3)
         guest.client.close()
-        go_on([stayer], 1.5)
+        go_on_until([stayer], lambda: len(stayer.owned) == 8)
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until and any(len(offsets) < written for offsets in seen.values()):
-        stayer.poll(0.05, most=1000)
+        if stayer.poll(0.05, most=1000):
+            until = time.monotonic() + PATIENCE
         for message in stayer.messages:
             seen[message.tp].add(message.offset)
         stayer.messages.clear()
@@ -275,7 +290,7 @@ def test_a_broker_that_freezes_holds_nobody_up_for_long(join, monkeypatch):
         long = {"session.timeout.ms": 30_000}
         reader = join(rig.broker(kafka=long), topic).read(5)
         leaver = join(rig.broker(kafka=long), topic, group="leaver").read(5)
-        os.kill(cluster.pid, signal.SIGSTOP)
+        freeze(cluster.pid)
         try:
             began = time.monotonic()
             with pytest.raises(
@@ -305,15 +320,18 @@ def test_a_broker_that_freezes_holds_nobody_up_for_long(join, monkeypatch):
 
 
 FROZEN = """
-import os, signal, sys
+import sys
 from fairlead.streams.broker import Tp
 from fairlead.streams import kafka
+from tests.streams.mock_cluster import freeze
 kafka.COMMITTING = kafka.LEAVING = 0.3
-client = kafka.KafkaBroker(sys.argv[1]).client("frozen")
+# A rebalance of the mock takes the session less a second.
+broker = kafka.KafkaBroker(sys.argv[1], kafka={"session.timeout.ms": 2000})
+client = broker.client("frozen")
 client.subscribe([sys.argv[2]], assigned=print, revoked=print, lost=print)
 while not client.assignment():
     client.poll(0.05, 10)
-os.kill(int(sys.argv[3]), signal.SIGSTOP)
+freeze(int(sys.argv[3]))
 try:
     client.commit({Tp(sys.argv[2], 0): 1})
 except kafka.CommitRefused:
@@ -331,7 +349,8 @@ def test_a_process_ends_although_its_broker_is_frozen():
                 [sys.executable, "-c", FROZEN, cluster.bootstrap, topic, str(cluster.pid)],
                 capture_output=True,
                 text=True,
-                timeout=30,
+                timeout=60,
+                cwd=Path(__file__).parents[2],
             )
         finally:
             os.kill(cluster.pid, signal.SIGCONT)

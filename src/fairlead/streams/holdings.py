@@ -82,11 +82,11 @@ class Holding:
             "buries": topic.dead_letter is not None,
         }
         self._by_key = topic.parallel_by is not None
-        self._make: Callable[[int], Partition] = partial(Partition, tp, **how)
+        self._make: Callable[..., Partition] = partial(Partition, tp, **how)
         if topic.parallel_by is not None:
             how |= {"key": safe_key(topic.name, topic.parallel_by), "most_calls": concurrency}
             self._make = partial(KeyedPartition, tp, **how)
-        self.partition = self._make(generation)
+        self.partition = self._make(generation=generation)
         self._consumer: Consumer | None = None
         self._making = threading.Lock()
         self._sharing = 0
@@ -95,9 +95,9 @@ class Holding:
         self._aside: deque[Job] = deque()
 
     def renew(self, generation: int) -> int | None:
-        """Forget what is not finished; tell where to read on, None if nothing was read.  The listener's lock is held."""
+        """Forget what is not finished; tell where to read on, None if nothing was read.  Under the listener's lock."""
         done = self.partition.position
-        self.partition = self._make(generation)
+        self.partition = self._make(generation=generation)
         self.partition.position = done
         self.full = False
         if not self.had_records:

@@ -17,7 +17,7 @@ from fairlead.streams.burials import Burials
 from fairlead.streams.jobs import CONSUMPTION, Job, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from fairlead.streams.broker import Eof, Tp
     from fairlead.streams.calling import SchedulerCalls
@@ -265,6 +265,30 @@ class Intake:
                     self._touched.append(holding)
                     jobs.append(Job(Kind.IDLE, holding))
         self.hand_over(Kind.IDLE, jobs)
+
+    def unsaved(self) -> list[Holding]:
+        """Tell the partitions that have finished more than was committed."""
+        with self.lock:
+            return [holding for holding in self.dirty if not holding.lost]
+
+    def positions(self, holdings: Iterable[Holding]) -> dict[Holding, int]:
+        """Tell what to commit of partitions."""
+        with self.lock:
+            found = {}
+            for one in holdings:
+                if (at := one.partition.position) is None or at == one.committed:
+                    self.dirty.pop(one, None)
+                else:
+                    found[one] = at
+            return found
+
+    def committed(self, positions: Mapping[Holding, int]) -> None:
+        """So much has been committed."""
+        with self.lock:
+            for one, at in positions.items():
+                one.committed = at
+                if one.partition.position == at:
+                    self.dirty.pop(one, None)
 
     def forget(self, holding: Holding) -> None:
         """A partition is gone.  The lock is held."""

@@ -85,9 +85,7 @@ class Listener(threading.Thread):
         self._recovery = Recovery()
         self._draining = False
         self._close_by: float | None = None
-        self._leaving = (
-            False  # shutdown jobs were given: nobody needs to hear that its partition has gone
-        )
+        self._leaving = False  # shutdown jobs were given: no partition is said to have gone
         self._farewells: list[Job] = []
         self._tick_at = self.polled_at + self._settings.tick_interval
         self._commit_at = self.polled_at + self._settings.commit_interval
@@ -145,8 +143,8 @@ class Listener(threading.Thread):
             return
         if self._client is None and self._draining:
             # To join in order to leave would help nobody.
-            by, told = self._close_by, all(job.finished for job in self._farewells)
-            self.closed = by is not None and (told or now >= by)
+            by = self._close_by
+            self.closed = by is not None and (self._told() or now >= by)
             self._wake.wait(SLICE)
             return
         resting = now < self._recovery.until
@@ -179,7 +177,7 @@ class Listener(threading.Thread):
                 self.intake.tick()
         if now >= self._commit_at:
             self._commit_at = now + self._settings.commit_interval
-            self._commit(client, self._dirty_holdings())
+            self._commit(client, self.intake.unsaved())
         if now >= self._ends_at:
             self._ends_at = now + ENDS
             self._note_ends(client, now)
@@ -250,32 +248,18 @@ class Listener(threading.Thread):
 
     # Commits
 
-    def _dirty_holdings(self) -> list[Holding]:
-        with self.lock:
-            return [holding for holding in self.intake.dirty if not holding.lost]
-
     def _commit(self, client: Client, holdings: Iterable[Holding]) -> bool:
         """Commit what has finished; False if that was refused, for now or for good."""
-        with self.lock:
-            positions = {
-                one: at
-                for one in holdings
-                if (at := one.partition.position) is not None and at != one.committed
-            }
-        offsets = {one.tp: at for one, at in positions.items()}
+        offsets = self.intake.positions(holdings)
         if offsets:
             try:
-                client.commit(offsets)
+                client.commit({one.tp: at for one, at in offsets.items()})
             except CommitRefused as refusal:
                 self.counts.refused += 1
                 log.warning("%s: %s; tried again at the next interval", self.group_id, refusal)
                 return False
             self.counts.commits += 1
-        with self.lock:
-            for one, at in positions.items():
-                one.committed = at
-                if one.partition.position == at:
-                    self.intake.dirty.pop(one, None)
+            self.intake.committed(offsets)
         return True
 
     def _note_ends(self, client: Client, now: float) -> None:
@@ -302,7 +286,7 @@ class Listener(threading.Thread):
     def _assigned(self, tps: list[Tp]) -> None:
         self.counts.rebalances += 1
         self.joined = True
-        self._let_go([held for tp in tps if (held := self.holdings.get(tp)) is not None])
+        self._let_go(self._held(tps))
         with self.lock:
             self._generation += 1
             for tp in tps:
@@ -315,8 +299,7 @@ class Listener(threading.Thread):
 
     def _revoked(self, tps: list[Tp]) -> None:
         self.counts.rebalances += 1
-        with self.lock:
-            going = [holding for tp in tps if (holding := self.holdings.get(tp)) is not None]
+        going = self._held(tps)
         try:
             if self._client is not None:
                 self._commit(self._client, going)
@@ -325,9 +308,10 @@ class Listener(threading.Thread):
 
     def _lost(self, tps: list[Tp]) -> None:
         self.counts.rebalances += 1
-        with self.lock:
-            going = [holding for tp in tps if (holding := self.holdings.get(tp)) is not None]
-        self._let_go(going)
+        self._let_go(self._held(tps))
+
+    def _held(self, tps: Iterable[Tp]) -> list[Holding]:
+        return [holding for tp in tps if (holding := self.holdings.get(tp)) is not None]
 
     def _let_go(self, going: list[Holding]) -> None:
         if not going:
@@ -341,8 +325,15 @@ class Listener(threading.Thread):
             self._flow.resize()
         self._runtime.note_assignments()
         if not self._leaving:
-            self._farewells = [Job(Kind.REVOCATION, one) for one in going if one.had_records]
-            self.intake.hand_over(Kind.REVOCATION, self._farewells)
+            self._tell(Kind.REVOCATION, going)
+
+    def _tell(self, kind: Kind, going: Iterable[Holding]) -> None:
+        jobs = [Job(kind, one) for one in going if one.had_records]
+        self._farewells = [job for job in self._farewells if not job.finished] + jobs
+        self.intake.hand_over(kind, jobs)
+
+    def _told(self) -> bool:
+        return all(job.finished or job.cleared for job in self._farewells)
 
     # Recovery and shutdown
 
@@ -353,12 +344,10 @@ class Listener(threading.Thread):
         self.intake.clear()
         self._queue.clear(self.group_id)
         self._runtime.calls.clear(self.group_id)
-        if self._client is not None and not broken:
-            self._read_again(self._client, now)
-        elif self._client is not None:
-            self._leave(self._client)
+        if self._client is not None:
+            (self._leave if broken else self._read_again)(self._client)
 
-    def _read_again(self, client: Client, now: float) -> None:
+    def _read_again(self, client: Client) -> None:
         """Go back in each partition to what has not finished."""
         with self.lock:
             self._generation += 1
@@ -366,7 +355,7 @@ class Listener(threading.Thread):
                 one.tp: self.intake.renew(one, self._generation) for one in self.holdings.values()
             }
         try:
-            self._flow.reconcile(client, now, stop=True)
+            self._flow.reconcile(client, self.beat_at, stop=True)
             for tp, at in starts.items():
                 if at is not None:
                     client.seek(tp, at)
@@ -376,20 +365,14 @@ class Listener(threading.Thread):
 
     def _leave(self, client: Client) -> None:
         self._client = None
-        try:
-            self._commit(client, self._dirty_holdings())
-        except BrokerFault as fault:
-            log.warning("%s: %s", self.group_id, fault)
-        with self.lock:
-            going = list(self.holdings.values())
-        self._let_go(going)
+        self._committed(client)
+        self._let_go(list(self.holdings.values()))
         self._quit(client)
 
     def _close(self, client: Client, by: float) -> None:
         self._leaving = True
-        jobs = [Job(Kind.SHUTDOWN, one) for one in self.holdings.values() if one.had_records]
-        self.intake.hand_over(Kind.SHUTDOWN, jobs)
-        while not all(job.finished for job in jobs) and time.monotonic() < by:
+        self._tell(Kind.SHUTDOWN, self.holdings.values())
+        while not self._told() and time.monotonic() < by:
             self._poll_idly(client)
         while not self._committed(client) and time.monotonic() < by:
             self._poll_idly(client)
@@ -404,7 +387,7 @@ class Listener(threading.Thread):
 
     def _committed(self, client: Client) -> bool:
         try:
-            return self._commit(client, self._dirty_holdings())
+            return self._commit(client, self.intake.unsaved())
         except BrokerFault:
             return False
 

@@ -1,7 +1,8 @@
 """Workers: where consumers run.  Coroutines on one loop, plain functions on threads, `processes = True` in processes.
 
 The queue hands over at most `concurrency` jobs at once, whichever kind they are; here they only find their place.
-A job whose partition is gone, or has begun again, runs no user code, except `revoked` and `shutdown`, which are about just that.
+A job whose partition is gone, or has begun again, runs no user code, except `revoked` and `shutdown`, which are
+about just that.
 
 Threads are daemons: a handler that never returns keeps nobody from stopping.
 """

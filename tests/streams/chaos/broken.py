@@ -50,9 +50,9 @@ def unfenced() -> None:
                 job.holding.partition.finish(job.taken)
                 self.dirty[job.holding] = None
 
-    def dirty(self: Any) -> list[Holding]:
+    def unsaved(self: Any) -> list[Holding]:
         with self.lock:
-            return list(self.intake.dirty)
+            return list(self.dirty)
 
     def forgets(self: Any, holding: Holding) -> None:
         kept = dict(self.dirty)
@@ -60,7 +60,7 @@ def unfenced() -> None:
         self.dirty.update(kept)
 
     Intake.ended, Intake.forget = ended, forgets  # type: ignore[method-assign]
-    Listener._dirty_holdings = dirty  # type: ignore[method-assign]
+    Intake.unsaved = unsaved  # type: ignore[method-assign]
 
 
 def forgetful() -> None:
