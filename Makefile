@@ -50,7 +50,7 @@ clean:
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 		{ echo "Fairlead needs Python 3.11 or newer: install it, or name it with make PYTHON=/path/to/python." >&2; exit 1; }
-	@echo "Setting up $(VENV) with $$($(PYTHON) --version); this takes about half a minute, once."
+	@echo "Setting up $(VENV) with $$($(PYTHON) --version); this takes a minute or two, once."
 	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { \
 		$(PYTHON) -m venv --clear --without-pip $(VENV) && \
 		$(PYTHON) -m pip install -qq --target \

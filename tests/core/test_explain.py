@@ -4,6 +4,7 @@ from collections.abc import Hashable
 
 from fairlead.capacities import Both, InFlight, Pools, Reserved, Slots, TokenBucket
 from fairlead.core import FULL, NEVER, STOP, Gate, Hold, State, Ticket
+from fairlead.core.ticket import Evicted
 from fairlead.policies import FIFO, Aging, Classes, FairQueue, Level, Planner
 from fairlead.testing import CheckedGate
 
@@ -165,3 +166,8 @@ def test_explaining_changes_nothing():
         gate.explain(ticket, 0.0)
     after = (gate.now, gate.waiting, gate.active, gate.next_wakeup(0.0), [t.state for t in tickets])
     assert after == before
+
+
+def test_a_preemptor_without_a_key_is_one():
+    assert str(Evicted(None, 3)) == "for one of a higher class"
+    assert str(Evicted("a", 3)) == "for 'a' of a higher class"

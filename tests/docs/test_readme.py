@@ -15,7 +15,7 @@ def rows(text: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("door", ["flows", "gateway", "jobs"])
+@pytest.mark.parametrize("door", ["flows", "gateway", "jobs", "streams"])
 def test_figures_are_those_of_the_page(door: str):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = re.search(rf"^\| {door}: `make bench.*?\n\n", readme, re.MULTILINE | re.DOTALL)

@@ -165,7 +165,8 @@ def test_what_a_gateway_held_that_is_no_more_goes_to_the_other(tmp_path, books, 
             async with asking(one.url, SLOTS):
                 await until(lambda: backend.held() == SLOTS)
                 async with asking(other.url, SLOTS) as clients:
-                    await asyncio.sleep(0.2)  # it may have been lent nothing meanwhile
+                    line = b'fairlead_gateway_queue_depth{class="default",pool=""} %d.0' % SLOTS
+                    await until_metric(other, line)  # it is lent nothing
                     assert backend.most == SLOTS
                     one.process.send_signal(how)
                     if how is signal.SIGTERM:  # it finishes what it has first

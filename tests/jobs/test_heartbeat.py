@@ -232,8 +232,8 @@ def test_a_heartbeat_that_hangs_or_breaks_is_no_heartbeat(fault, tmp_path):
         await crew.start()
         crew.dispatch([desk.claim(crew.workers["x"], "async_hang", str(tmp_path))])
         await seen(tmp_path / "runs")
-        setattr(desk, fault, True)
         await until(lambda: desk.beats)
+        setattr(desk, fault, True)
         last = desk.beats[-1]
         await until(lambda: crew.leases_lost, timeout=10)
         assert time.monotonic() - last < lease + lease / 3 + 0.2

@@ -114,6 +114,7 @@ def test_a_heartbeat_keeps_the_line_alive(monkeypatch: pytest.MonkeyPatch):
         with pytest.raises(StopAsyncIteration):
             while True:
                 await anext(pieces)
+        await pieces.aclose()
         assert kept.followers == 0
 
     run(test)
@@ -132,7 +133,7 @@ def test_a_slow_reader_skips_and_costs_nothing():
         last = kept.next_seq - 1
         assert f"id: {last}\n".encode() in got[-1]
         assert f"id: {last - history.MOST_BEHIND + 1}\n".encode() in got[0]
-        await pieces.aclose()  # type: ignore[attr-defined]
+        await pieces.aclose()
 
     run(test)
 

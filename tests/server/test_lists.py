@@ -15,6 +15,7 @@ import pytest
 
 from fairlead.jobs.stores.opening import open_store
 from fairlead.jobs.stores.postgres_connections import read_url
+from fairlead.jobs.stores.sqlite_runs import runs
 from tests.engines_postgres import dropped, new_schema, shared_url, with_schema
 from tests.server.million import fill_postgres, fill_sqlite
 from tests.server.rig import LONGEST, configured, run, served
@@ -73,6 +74,8 @@ async def check_pages(url: str, tmp_path: Path, count: int) -> None:
             ("failed", "acme"),
             ("created", None),
             (None, "rare"),
+            ("active", "acme"),
+            ("failed", "rare"),
             ("suspended", None),
         ):
             query = f"&state={state}" * bool(state) + f"&tenant={tenant}" * bool(tenant)
@@ -102,6 +105,12 @@ def test_a_tenants_list_in_sqlite_goes_by_its_index(tmp_path: Path):
         sql = "SELECT id FROM dags WHERE 1 AND tenant = ? AND id < ? AND tenant <> '' ORDER BY id DESC LIMIT 50"
         (plan,) = db.execute(f"EXPLAIN QUERY PLAN {sql}", ("acme", 1000)).fetchall()
         assert "dags_tenant (tenant=? AND id<?)" in plan[3]
+        asked: list[str] = []
+        db.set_trace_callback(asked.append)
+        runs(db, "failed", "rare", 1000, 50)
+        db.set_trace_callback(None)
+        (plan,) = db.execute(f"EXPLAIN QUERY PLAN {asked[0]}").fetchall()
+        assert "dags_few_tenant (tenant=? AND state=? AND id<?)" in plan[3]
     db.close()
 
 

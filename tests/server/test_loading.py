@@ -82,7 +82,7 @@ def test_a_document_of_a_door_may_be_a_file(tmp_path: Path):
     assert not loaded.problems
     assert loaded.gateway is not None
     assert loaded.gateway.settings.capacity == 4
-    assert loaded.files == (str(tmp_path / "gateway.yaml"),)
+    assert [file for file, _ in loaded.files] == [str(tmp_path / "gateway.yaml")]
     (tmp_path / "gateway.yaml").write_text("listen: 127.0.0.1:9000\ncapacty: 4\n")
     (line,) = load(str(main)).lines
     assert f"fairlead.yaml:1:11 gateway.file: {tmp_path}/gateway.yaml:2:1 capacty" in line
@@ -173,3 +173,40 @@ def test_what_cannot_be_read_is_hidden_all_the_same():
         "server: [\n  token: hunter2\n  'sha256' : hunter2 # x\nurl: redis://a:hunter2@b\n"
     )
     assert "hunter2" not in hidden
+
+
+def test_a_mark_where_no_secret_stands_is_refused():
+    """Else a sentence about that place, or the next look at the text, would tell the secret."""
+    masks = Masks()
+    (mark,) = MARK.findall(masks.hide("jobs: {token: hunter2}"))
+    for text in (
+        f"server: {{listen: {mark}}}",
+        f"server: {{{mark}: 1}}",
+        f"jobs: {{token: {mark}}}\nserver: {{listen: {mark}}}",
+        f"jobs: {{token: {{a: {mark}}}}}",
+        f"# {mark}",
+    ):
+        _, problems = masks.restore(text)
+        assert problems, text
+        assert "no place for one" in problems[0].message
+    assert masks.restore(f"gateway: {{admin: {{token: {mark}}}}}") == (
+        "gateway: {admin: {token: hunter2}}",
+        [],
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "jobs: {database: postgresql://me:hun@ter2@db/app}",
+        "jobs: {database: 'postgresql://db/app?user=me&password=hunter2&x=1'}",
+        "jobs: {webhook: https://hooks/hunter2}",
+        '{"flows": {"redis": "redis://:hunter2@db:6379","name":"x@y"}}',
+    ],
+)
+def test_a_secret_in_an_address_is_hidden_whole(text: str):
+    masks = Masks()
+    hidden = masks.hide(text)
+    assert "ter2" not in hidden
+    assert masks.restore(hidden) == (text, [])
+    assert masks.hide(text) == hidden

@@ -339,6 +339,8 @@ def test_logs_are_lines_of_json_if_asked_for(tmp_path: Path):
             assert await document(url, "/livez") == {"status": "ok"}
             server.process.send_signal(signal.SIGTERM)
             assert await server.ended() == 0
+            for line in "".join(server.said).splitlines():
+                json.loads(line)
 
     run(test)
 

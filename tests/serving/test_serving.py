@@ -391,3 +391,28 @@ def test_logs_as_lines_of_json(capsys):
         *("warning", "fairlead.x", "one of\n two"),
     )
     assert "ValueError: news" in second["exception"]
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_others_say_is_a_line_of_json_too(capsys):
+    import logging
+    import threading
+    import warnings
+
+    def fail() -> None:
+        raise ValueError("in a thread")
+
+    hooks = threading.excepthook, warnings.showwarning
+    with set_up_logging(json=True):
+        logging.getLogger("asyncio").error("a task\nfailed")
+        logging.getLogger("somebodys.module").warning("careful")
+        warnings.warn("old\nways", DeprecationWarning, stacklevel=1)
+        thread = threading.Thread(target=fail, name="worker")
+        thread.start()
+        thread.join()
+    assert (threading.excepthook, warnings.showwarning) == hooks
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["logger"] for line in lines] == [
+        *("asyncio", "somebodys.module", "py.warnings", "fairlead"),
+    ]
+    assert "ValueError: in a thread" in lines[-1]["exception"]

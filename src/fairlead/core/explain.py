@@ -80,4 +80,4 @@ def _named(ticket: Ticket | None) -> str:
     if ticket is None:
         return "another"
     name = f"number {ticket.seq}" if ticket.key is None else repr(ticket.key)
-    return f"{name} of {ticket.tenant!r}" if ticket.tenant else name
+    return name if ticket.tenant in (None, "") else f"{name} of {ticket.tenant!r}"

@@ -52,7 +52,7 @@ class Evicted(NamedTuple):
     rank: int
 
     def __str__(self) -> str:
-        return f"for {self.by!r} of a higher class"
+        return f"for {'one' if self.by is None else repr(self.by)} of a higher class"
 
 
 NEW, WAITING, RUNNING, DONE, REFUSED, EXPIRED, EVICTED, WITHDRAWN = State

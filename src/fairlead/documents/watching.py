@@ -76,6 +76,10 @@ class Watch(Generic[Loaded]):
                 self._known = digest_of(content_of(self.path))
             self._timer = loop.call_later(INTERVAL, self._look)
 
+    def know(self, digest: str) -> None:
+        """Take a content for known: somebody else has applied it."""
+        self._known, self._changing = digest, None
+
     def stop(self) -> None:
         """Look no more; a second call changes nothing."""
         if self._timer is not None:

@@ -11,6 +11,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fairlead.documents.values import is_loopback
 from fairlead.documents.watching import Watch
 from fairlead.gateway.admin import Admin
 from fairlead.gateway.admission import Admission
@@ -102,7 +103,13 @@ class Gateway:
         if (before.listen, before.admin.listen) != (after.listen, after.admin.listen):
             log.warning("listen and admin.listen change only when the gateway starts anew")
         self._loaded = loaded
-        self.admin.token = after.admin.token
+        if after.admin.token is None and not is_loopback(self.admin_listener.address):
+            log.warning(
+                "admin.token goes only when the gateway starts anew: %s can be reached from other machines",
+                self.admin_listener.address,
+            )
+        else:
+            self.admin.token = after.admin.token
         self.proxy.retune(after)
         self.admission.retune(loaded)
         self.fleet.retune(after)

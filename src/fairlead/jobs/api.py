@@ -6,14 +6,12 @@ changed then, and the request may be repeated.
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from fairlead.config import shown
-from fairlead.errors import FairleadError, ShuttingDown, StoreError, UnknownRun
+from fairlead.errors import UnknownRun
 from fairlead.jobs.files import DagFile
 from fairlead.jobs.metrics import Metrics
 from fairlead.jobs.openapi import document
@@ -31,7 +29,8 @@ from fairlead.serving.http import (
     read_strictly,
 )
 from fairlead.serving.openapi import schemas_of
-from fairlead.serving.routes import Application, Routes, reading
+from fairlead.serving.queries import whole_of
+from fairlead.serving.routes import Application, Routes, reading, telling_errors
 
 if TYPE_CHECKING:
     from fairlead.jobs.service import Jobs
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
 LARGEST_BODY = 8 * 1024 * 1024
 STILL = 30.0  # seconds without a turn of the scheduler after which it is taken to hang
-RETRY_AFTER = ((b"retry-after", b"2"),)
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Sla = Annotated[
@@ -132,15 +130,8 @@ class JobsApi(Application):
         authorize(scope, self.token, realm="fairlead jobs")
 
     async def answered(self, scope: Scope, receive: Receive) -> Answer | Stream | None:
-        try:
+        with telling_errors():
             return await super().answered(scope, receive)
-        except UnknownRun as error:
-            raise Problem(404, "not_found", str(error)) from None
-        except (StoreError, ShuttingDown) as error:
-            detail = f"{error}; nothing was changed, try again"
-            raise Problem(503, "unavailable", detail, headers=RETRY_AFTER) from None
-        except FairleadError as error:
-            raise Problem(422, "refused", str(error)) from None
 
     # Runs
 
@@ -153,12 +144,9 @@ class JobsApi(Application):
 
     async def _runs(self, scope: Scope, receive: Receive) -> Answer:
         query: dict[str, Any] = dict(read_query(scope, ("state", "tenant", "before", "limit")))
-        limit = query.pop("limit", str(SHOWN))
-        if not re.fullmatch(r"[0-9]{1,9}", limit, re.ASCII):
-            detail = f"limit must be a whole number from 1 to {MOST_SHOWN}; got {shown(limit)}"
-            raise Problem(422, "bad_query", detail)
+        query["limit"] = whole_of(query, "limit", SHOWN, MOST_SHOWN)
         try:
-            return answer({"runs": await self.operations.runs(limit=int(limit), **query)})
+            return answer({"runs": await self.operations.runs(**query)})
         except UnknownRun as error:  # of `before`
             raise Problem(422, "bad_query", str(error)) from None
 

@@ -93,6 +93,10 @@ class FairQueue(Sharers):
         self._admit: Admit | None = None
         self._asker = self._ask
 
+    def weight_of(self, key: Hashable) -> float:
+        """Tell the weight that a flow of this key has, or would have."""
+        return self._weights.of(key)
+
     def set_weight(self, key: Hashable, weight: float) -> None:
         """Change a weight; it counts from the next dispatch on."""
         self._recall()

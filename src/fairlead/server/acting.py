@@ -11,7 +11,7 @@ from fairlead.core import Change
 from fairlead.server.api import CALLER, Deed
 from fairlead.server.whatif import WhatIf
 from fairlead.serving.access import LOCAL, Role
-from fairlead.serving.http import Answer, Body, Problem, answer, read_query, read_strictly
+from fairlead.serving.http import Answer, Body, Problem, answer, left, read_query, read_strictly
 
 if TYPE_CHECKING:
     from fairlead.server.service import Server
@@ -79,7 +79,9 @@ class Acting:
         applied = {"part": asked.part, "verb": asked.verb, "args": list(args)}
         return answer({"applied": applied})
 
-    async def what_if(self, scope: Scope, receive: Receive) -> Answer:
+    async def what_if(self, scope: Scope, receive: Receive) -> Answer | None:
         read_query(scope, ())
         asked = await read_strictly(scope, receive, Supposition)
-        return answer(await self._what_if.run(asked.gate, asked.minutes, asked.changes, asked.seed))
+        given = (asked.gate, asked.minutes, asked.changes, asked.seed)
+        found = await self._what_if.run(*given, gone=lambda: left(receive))
+        return None if found is None else answer(found)

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairlead.errors import FairleadError, ShuttingDown, StoreError, UnknownRun
 from fairlead.observe.negotiation import ranges_of
 from fairlead.server import static
 from fairlead.server.openapi import described
 from fairlead.serving.access import Access, Role
 from fairlead.serving.http import Answer, Problem, Stream, answer, values_of
-from fairlead.serving.routes import READING, Application, Routes
+from fairlead.serving.routes import READING, Application, Routes, telling_errors
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -24,9 +23,8 @@ if TYPE_CHECKING:
 
     from fairlead.serving.http import Receive, Scope, Send
 
-    Handler = Callable[..., Awaitable[Answer | Stream]]
+    Handler = Callable[..., Awaitable[Answer | Stream | None]]
 
-RETRY_AFTER = ((b"retry-after", b"2"),)
 GUARDED = ("/api/", "/metrics")
 JSON = "application/json"
 CALLER = "fairlead.caller"  # in the scope: who asks
@@ -46,7 +44,7 @@ class Deed:
     media: str = JSON  # of its answer; several parted by commas
     conflict: str | None = None  # the media type of a 409, if there can be one
 
-    async def __call__(self, scope: Scope, receive: Receive, *holes: str) -> Answer | Stream:
+    async def __call__(self, scope: Scope, receive: Receive, *holes: str) -> Answer | Stream | None:
         return await self.handler(scope, receive, *holes)
 
 
@@ -106,7 +104,8 @@ class ControlApi(Application):
             raise
         needed = deed.role if isinstance(deed, Deed) else Role.ADMIN
         scope[CALLER] = self.access.allow(scope, needed)
-        return await _safely(deed, scope, receive, holes)
+        with telling_errors():
+            return await deed(scope, receive, *holes)
 
     def _file(self, scope: Scope) -> Answer:
         if scope["method"] not in READING:
@@ -168,21 +167,6 @@ def _family_document(family: Any) -> dict[str, Any]:
 
 def _finite(value: float) -> float | None:
     return value if value - value == 0 else None
-
-
-async def _safely(
-    deed: Any, scope: Scope, receive: Receive, holes: tuple[str, ...]
-) -> Answer | Stream:
-    try:
-        found: Answer | Stream = await deed(scope, receive, *holes)
-    except UnknownRun as error:
-        raise Problem(404, "not_found", str(error)) from None
-    except (StoreError, ShuttingDown) as error:
-        detail = f"{error}; nothing was changed, try again"
-        raise Problem(503, "unavailable", detail, headers=RETRY_AFTER) from None
-    except FairleadError as error:
-        raise Problem(422, "refused", str(error)) from None
-    return found
 
 
 def _tidied(send: Send) -> Send:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import StringConstraints
 
@@ -19,18 +19,29 @@ from fairlead.serving.access import LOCAL, Role
 from fairlead.serving.http import Answer, Body, Problem, answer, read_query, read_strictly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from fairlead.server.loading import Loaded
     from fairlead.server.service import Server
     from fairlead.serving.http import Receive, Scope
 
 LARGEST_BODY = 2 * MOST_BYTES
+
+Found = TypeVar("Found")
 
 
 class NewText(Body):
     """A whole configuration, as YAML; secrets that were shown as marks may stay marks."""
 
     text: Annotated[str, StringConstraints(max_length=MOST_BYTES)]
+
+
+class Judged(NamedTuple):
+    """What is wrong with a text; or, if nothing is, the text with its secrets, and what it says."""
+
+    problems: Sequence[Fault]
+    text: str = ""
+    loaded: Loaded | None = None
 
 
 class Configuring:
@@ -40,6 +51,7 @@ class Configuring:
         self._server = server
         self._masks = Masks()
         self._writing = asyncio.Lock()
+        self._reading = asyncio.Lock()
 
     def deeds(self) -> list[Deed]:
         """The table of it."""
@@ -57,23 +69,15 @@ class Configuring:
     async def show(self, scope: Scope, receive: Receive) -> Answer:
         read_query(scope, ())
         path = self._server.path
-        if path is None:
-            text, problems = self._server.text, []
-        else:
-            content = await asyncio.to_thread(content_of, path)
-            if isinstance(content, Fault):
-                text, problems = "", [content]
-            else:
-                text = content.decode("utf-8", "replace")
-                problems = list(load_content(content, path).problems)
-        document = {"text": self._masks.hide(text), "path": path, "problems": _told(problems)}
-        return answer(document)
+        text, problems = (self._server.text, ()) if path is None else await self._apart(_read, path)
+        hidden = await self._apart(self._masks.hide, text)
+        return answer({"text": hidden, "path": path, "problems": _told(problems)})
 
     async def validate(self, scope: Scope, receive: Receive) -> Answer:
         read_query(scope, ())
         asked = await read_strictly(scope, receive, NewText, largest=LARGEST_BODY)
-        _, problems = self._judged(asked.text)
-        return answer({"problems": _told(problems)})
+        judged = await self._apart(self._judged, asked.text)
+        return answer({"problems": _told(judged.problems)})
 
     async def write(self, scope: Scope, receive: Receive) -> Answer:
         read_query(scope, ())
@@ -85,26 +89,45 @@ class Configuring:
             )
             raise Problem(409, "no_file", detail)
         async with self._writing:
-            text, problems = self._judged(asked.text)
-            if problems:
-                said = f"the configuration has {len(problems)} problems; nothing was changed"
-                raise Problem(422, "bad_config", said, problems=_told(problems))
+            judged = await self._apart(self._judged, asked.text)
+            if judged.loaded is None:
+                said = f"the configuration has {len(judged.problems)} problems; nothing was changed"
+                raise Problem(422, "bad_config", said, problems=_told(judged.problems))
             try:
-                await asyncio.to_thread(_replace, Path(path), text)
+                await asyncio.to_thread(_replace, Path(path), judged.text)
             except OSError as error:
                 detail = f"{path} cannot be written: {error.strerror or error}"
                 raise Problem(409, "not_written", detail) from None
-            loaded = load_content(text.encode(), path)
-            notes = self._server.retune(loaded)
+            notes = self._server.retune(judged.loaded)
         self._server.audit(scope.get(CALLER, LOCAL).name, f"wrote {path}")
         return answer({"path": path, "problems": [], "notes": notes})
 
-    def _judged(self, text: str) -> tuple[str, list[Fault]]:
-        restored, unknown = self._masks.restore(text)
-        if unknown:
-            return restored, unknown
+    async def _apart(self, read: Callable[..., Found], *args: Any) -> Found:
+        """Read a text in a thread, one at a time: a long one takes seconds."""
+        async with self._reading:
+            return await asyncio.to_thread(read, *args)
+
+    def _judged(self, text: str) -> Judged:
+        """Judge a text as it was sent, and again with its passwords: a sentence may quote an address, not those."""
         source = self._server.path or "configuration"
-        return restored, list(load_content(restored.encode("utf-8", "replace"), source).problems)
+        covered, problems = self._masks.restore(text, passwords=False)
+        if problems:
+            return Judged(problems)
+        loaded = load_content(covered.encode(), source)
+        if loaded.problems or covered == (restored := self._masks.restore(text)[0]):
+            return _judgment(loaded, covered)
+        return _judgment(load_content(restored.encode(), source), restored)
+
+
+def _judgment(loaded: Loaded, text: str) -> Judged:
+    return Judged(loaded.problems) if loaded.problems else Judged((), text, loaded)
+
+
+def _read(path: str) -> tuple[str, tuple[Fault, ...]]:
+    content = content_of(path)
+    if isinstance(content, Fault):
+        return "", (content,)
+    return content.decode("utf-8", "replace"), load_content(content, path).problems
 
 
 def _told(problems: Iterable[Fault]) -> list[dict[str, Any]]:

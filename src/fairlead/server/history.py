@@ -12,12 +12,12 @@ import zlib
 from bisect import bisect_right
 from collections import deque
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fairlead.serving.http import written
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
 INTERVAL = 0.5  # seconds between two snapshots
 KEPT = 15 * 60.0  # seconds
@@ -33,6 +33,29 @@ class Moment(NamedTuple):
     t: float
     snapshot: bytes  # JSON, compressed
     decisions: bytes  # JSON; empty: none
+
+
+class Follower:
+    """One who follows: counted from the moment it is let in until it is closed."""
+
+    def __init__(self, history: History, pieces: AsyncGenerator[bytes, None]) -> None:
+        self._history = history
+        self._pieces = pieces
+        self._left = False
+        history.followers += 1
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._pieces)
+
+    async def aclose(self) -> None:
+        """Follow no more; a second call changes nothing."""
+        if not self._left:
+            self._left = True
+            self._history.followers -= 1
+        await self._pieces.aclose()
 
 
 class History:
@@ -81,19 +104,15 @@ class History:
 
     def since(self, t: float) -> bytes:
         """The snapshots since an instant, thinned out, as a JSON list."""
-        found = [moment for moment in self._moments if moment.t >= t]
+        moments = list(self._moments)  # at once: others are added while a thread reads
+        found = [moment for moment in moments if moment.t >= t]
         return b"[" + b",".join(zlib.decompress(one.snapshot) for one in _thinned(found)) + b"]"
 
-    async def follow(self, last: int | None) -> AsyncIterator[bytes]:
+    def follow(self, last: int | None) -> Follower:
         """Tell, as server-sent events, what came after a moment and then what comes."""
-        self.followers += 1
-        try:
-            async for piece in self._follow(last):
-                yield piece
-        finally:
-            self.followers -= 1
+        return Follower(self, self._follow(last))
 
-    async def _follow(self, last: int | None) -> AsyncIterator[bytes]:
+    async def _follow(self, last: int | None) -> AsyncGenerator[bytes, None]:
         clock = asyncio.get_running_loop().time
         beat_at = clock() + HEARTBEAT
         dismissals = self._dismissals

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import FairleadError
+from fairlead.jobs.api import STILL
 from fairlead.jobs.planning import name_of
 from fairlead.jobs.service import Jobs
 from fairlead.jobs.serving import JobServer
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 LEADER = "jobs/leader"
 LOOK = 2.0  # seconds between two counts of what is stored
 SHARE = 20.0  # counting takes at most this part of the time
-STILL = 30.0  # seconds without a turn of the scheduler after which it is taken to hang
 
 log = logging.getLogger("fairlead.server")
 

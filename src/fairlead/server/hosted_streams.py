@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.server.hosting import View, resize_to
 from fairlead.streams.gating import GateScheduler
+from fairlead.streams.lag import LagWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,21 +41,26 @@ class HostedStreams:
         self.app = app
         self._settings = settings
         self._feed = feed
+        self._lag = LagWatch(app)
         app.make_gate = feed.gate(WORKERS, class_of)
 
     async def start(self) -> None:
         """Begin to consume."""
         await asyncio.to_thread(self.app.start)
+        self._lag.start()
         topics = ", ".join(sorted(self.app.topics))
-        self.state, self.detail = "running", f"fairlead streams: {topics}"
+        self.state, self.detail = "running", f"topics {topics}"
 
     async def stop(self, grace: float) -> None:
         """Finish what runs, hand back what waits, commit and leave."""
         self.state = "stopped"
         await asyncio.to_thread(self.app.stop, min(grace, self.app.settings.grace))
+        await asyncio.to_thread(self._lag.stop)
 
     def hurry(self) -> None:
-        """Nothing can be hurried: records in hand are committed or read again."""
+        """Wait no longer for what runs: its records are read again by the next owner."""
+        if self.app.started is not None:
+            self.app.started.hurry()
 
     def retune(self, loaded: Loaded) -> list[str]:
         """A stream app is code: it changes at a start."""
@@ -70,9 +76,21 @@ class HostedStreams:
             return []
         gate = scheduler.gate
 
+        most = self.app.settings.concurrency
+        slots: Any = gate.gate.capacity.part("workers")  # none where the room is shared with others
+
         def adjust(change: Any) -> None:
             with gate.lock:
                 gate.adjust(change)
+
+        def resize_within(args: list[Any]) -> tuple[Any, ...]:
+            read = resize_to(args)
+            if read[0] > most:
+                raise ValueError(
+                    f"there are {most} workers (concurrency), and no more can be started while "
+                    f"the app runs; got {read[0]}"
+                )
+            return read
 
         return [
             View(
@@ -80,9 +98,9 @@ class HostedStreams:
                 self.name,
                 channel,
                 now=time.monotonic,
-                total=lambda: float(self.app.settings.concurrency),
+                total=lambda: float(most if slots is None else slots.total),
                 adjust=adjust,
-                adjustable={("workers", "resize"): resize_to},
+                adjustable={} if slots is None else {("workers", "resize"): resize_within},
                 lock=lambda: gate.lock,
             )
         ]

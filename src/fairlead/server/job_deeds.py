@@ -12,9 +12,9 @@ from pydantic import Field, StringConstraints
 
 from fairlead.errors import UnknownRun
 from fairlead.server.api import CALLER, Deed
-from fairlead.server.reading_queries import whole_of
 from fairlead.serving.access import LOCAL, Role
 from fairlead.serving.http import Answer, Body, Problem, answer, read_query, read_strictly
+from fairlead.serving.queries import whole_of
 
 if TYPE_CHECKING:
     from fairlead.jobs.operating import Operations

@@ -38,7 +38,7 @@ LISTENING = Adviser(FlowsListening, secret=SECRET)
 
 
 class Loaded(NamedTuple):
-    """Settings of everything, where they came from, and what was wrong; `files` are those they were read from."""
+    """Settings of everything, where they came from, and what was wrong; `files` are those named, with digests."""
 
     settings: Settings
     gateway: GatewayLoaded | None
@@ -48,7 +48,7 @@ class Loaded(NamedTuple):
     source: str
     warnings: tuple[str, ...] = ()
     digest: str = ""
-    files: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ class _Reading:
         self._tree = tree
         self._problems = problems
         self._source = source
-        self._files: list[str] = []
+        self._files: list[tuple[str, str]] = []
         self._warnings: list[str] = []
 
     def loaded(self) -> Loaded:
@@ -172,8 +172,9 @@ class _Reading:
             self._note(at, (name, "file"), "is the path of a file, and then stands alone here")
             return load_content(b"", self._source)
         path = str(Path(self._source).parent / file.value)
-        self._files.append(path)
-        loaded = load_content(content_of(path), path)
+        content = content_of(path)
+        self._files.append((path, digest_of(content)))
+        loaded = load_content(content, path)
         for line in loaded.lines:
             self._note(at, (name, "file"), line)
         return loaded

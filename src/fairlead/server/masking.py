@@ -1,7 +1,8 @@
 """A configuration for people to look at: its text, with secrets replaced by marks; and the way back.
 
 A mark names its secret by a keyed hash, so that a text that was shown, changed and sent back gets each secret where its
-mark stands, wherever that was moved to.  The key lives as long as the process: marks of another one are refused.
+mark stands, wherever among secrets that was moved to; a mark anywhere else is refused, for what stands there is shown.
+The key lives as long as the process: marks of another one are refused.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ruamel.yaml import YAML
@@ -27,11 +29,17 @@ from fairlead.documents.reading import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SECRET = frozenset({"token", "sha256", "password", "secret"})
+SECRET = frozenset({"token", "sha256", "password", "secret", "webhook"})
 MARK = re.compile(r"masked-[0-9a-f]{16}")
-_IN_URL = re.compile(r"(?<=://)[^/\s:@]*:([^/\s@]+)(?=@)")
+# A password before the last @ of an address, or among its parameters.
+_IN_URL = re.compile(
+    r"""(?<=://)[^/\s:@"]*:([^/\s"]+)(?=@)|(?<=[?&])(?:\w*password|token|secret)=([^&\s"'#]+)"""
+)
 # Where a text cannot be read as YAML, whatever stands behind such a key on its line.
-_LINE = re.compile(r"""(?m)^([^#\n]*?["']?\b(?:token|sha256|password|secret)["']?\s*:\s*)(\S.*)$""")
+_LINE = re.compile(rf"""(?m)^([^#\n]*?["']?\b(?:{"|".join(sorted(SECRET))})["']?\s*:\s*)(\S.*)$""")
+
+UNKNOWN = "stands for a secret that this process does not know; write the secret itself"
+MISPLACED = "stands for a secret, and this is no place for one; leave it as it was shown"
 
 
 class _Span(NamedTuple):
@@ -59,30 +67,42 @@ class Masks:
                 raw = text[span.start : span.end]
                 if raw.strip():
                     hidden = hidden[: span.start] + self._mark(raw) + hidden[span.end :]
-        return _IN_URL.sub(lambda found: self._hidden_password(found), hidden)
+        return _IN_URL.sub(self._hidden_password, hidden)
 
     def _hidden_password(self, found: re.Match[str]) -> str:
-        start = found.start(1) - found.start()
-        return found[0][:start] + self._mark(found[1])
+        raw = found[found.lastindex or 0]
+        return found[0].removesuffix(raw) + (raw if MARK.fullmatch(raw) else self._mark(raw))
 
     def _mark(self, raw: str) -> str:
         mark = f"masked-{hmac.digest(self._key, raw.encode(), 'sha256').hex()[:16]}"
         self._known[mark] = raw
         return mark
 
-    def restore(self, text: str) -> tuple[str, list[Problem]]:
-        """Put the secrets back; a mark nobody was shown is a problem."""
-        problems = [
-            Problem(
-                text.count("\n", 0, found.start()) + 1,
-                found.start() - text.rfind("\n", 0, found.start()),
-                "",
-                f"{found[0]} stands for a secret that this process does not know; write the secret itself",
+    def restore(self, text: str, *, passwords: bool = True) -> tuple[str, list[Problem]]:
+        """Put the secrets back, except perhaps the passwords in addresses.
+
+        A mark nobody was shown is a problem, and so is one that stands where no secret does.
+        """
+        marks = list(MARK.finditer(text))
+        problems = [_problem(text, one, UNKNOWN) for one in marks if one[0] not in self._known]
+        restored = MARK.sub(lambda found: self._known.get(found[0], found[0]), text)
+        if not problems:
+            secret = Counter(MARK.findall(self.hide(restored)))
+            secret.subtract(one[0] for one in marks)
+            problems = [_problem(text, one, MISPLACED) for one in marks if secret[one[0]] < 0]
+        if not passwords:
+            kept = {found.start(found.lastindex or 0) for found in _IN_URL.finditer(text)}
+            restored = MARK.sub(
+                lambda one: one[0] if one.start() in kept else self._known.get(one[0], one[0]), text
             )
-            for found in MARK.finditer(text)
-            if found[0] not in self._known
-        ]
-        return MARK.sub(lambda found: self._known.get(found[0], found[0]), text), problems
+        return restored, problems
+
+
+def _problem(text: str, found: re.Match[str], said: str) -> Problem:
+    line = text.count("\n", 0, found.start()) + 1
+    return Problem(
+        line, found.start() - text.rfind("\n", 0, found.start()), "", f"{found[0]} {said}"
+    )
 
 
 def _scalars(text: str) -> Iterator[_Span]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +23,8 @@ from fairlead.serving.process import say
 if TYPE_CHECKING:
     from fairlead.server.service import Server
 
+log = logging.getLogger("fairlead.server")
+
 USUAL = "fairlead.yaml"  # used if it is there and no other is named
 EMBEDDED = "embedded defaults"
 
@@ -39,21 +42,42 @@ class Followers:
     """Looks at the configuration file and at those it names; a change of any reads all of it again."""
 
     def __init__(self, server: Server, path: str, loaded: Loaded) -> None:
+        self._server, self._path = server, path
+        self._loop: asyncio.AbstractEventLoop | None = None
         refused = server.count_refused_reload
-        self._watches = [Watch(path, load_content, server.retune, since=loaded, refused=refused)]
-        for file in loaded.files:
-            self._watches.append(
-                Watch(file, lambda content, source: load(path), server.retune, refused=refused)
-            )
+        self._own = Watch(path, load_content, server.retune, since=loaded, refused=refused)
+        self._named: dict[str, Watch[Loaded]] = {}
+        self._know(loaded)
+        server.on_retuned = self._know
+
+    def _know(self, loaded: Loaded) -> None:
+        """Look for changes since this one, at the files that it names."""
+        self._own.know(loaded.digest)
+        files = dict(loaded.files)
+        for file in self._named.keys() - files.keys():
+            self._named.pop(file).stop()
+        for file, digest in files.items():
+            if file not in self._named:
+                self._named[file] = self._watch(file)
+            self._named[file].know(digest)
+            if self._loop is not None:
+                self._named[file].start(self._loop)
+
+    def _watch(self, file: str) -> Watch[Loaded]:
+        server, path = self._server, self._path
+        refused = server.count_refused_reload
+        return Watch(file, lambda content, source: load(path), server.retune, refused=refused)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to look."""
-        for watch in self._watches:
+        self._loop = loop
+        for watch in (self._own, *self._named.values()):
             watch.start(loop)
 
     def stop(self) -> None:
         """Look no more."""
-        for watch in self._watches:
+        self._loop = None
+        for watch in (self._own, *self._named.values()):
             watch.stop()
 
 
@@ -122,16 +146,21 @@ def run(config: str | None, *, listen: str | None = None, shows: bool = True) ->
         return 2
     settings = loaded.settings.server
     access = loaded.gateway is not None and loaded.gateway.settings.access_log
-    with set_up_logging(json=settings.logs == "json", access=access):
-        say(*ready.lines)
+    in_json = settings.logs == "json"
+    tell, complain = (log.info, log.error) if in_json else (say, say)
+    with set_up_logging(json=in_json, access=access):
+        for line in ready.lines:
+            tell(line)
         try:
             return run_service(
                 lambda: _server(ready),
                 name="fairlead serve",
                 following=lambda server: _followers(server, ready),
+                tell=tell,
+                complain=complain,
             )
         except FairleadError as error:
-            say(f"fairlead serve: {' '.join(str(error).split())}")
+            complain(f"fairlead serve: {' '.join(str(error).split())}")
             return 2 if isinstance(error, ConfigError) else 1
 
 

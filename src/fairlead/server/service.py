@@ -9,9 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.config import shown
+from fairlead.documents.values import is_loopback
+from fairlead.gateway.protocol import GatewayProtocol
+from fairlead.gateway.settings import Limits
 from fairlead.observe.watched import Feed
 from fairlead.server import demo
 from fairlead.server.acting import Acting
@@ -29,6 +33,8 @@ from fairlead.serving.http import Problem
 from fairlead.serving.listener import Listener, Tls
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairlead.server.hosting import Hosted, View
     from fairlead.server.loading import Loaded
     from fairlead.server.settings import ServerSettings
@@ -36,7 +42,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fairlead.server")
 
+HURRIED = 5.0  # seconds for a door that is hurried
 LAST_MOMENT = 1.0  # seconds for the last answers to be sent
+# What one client of the control API may bring, and the time it may take for that.
+LIMITS = Limits(header_bytes=16 * 1024, body_bytes=4 * 1024 * 1024)
 
 
 class Server:
@@ -81,7 +90,8 @@ class Server:
             metrics=self.families.gathered,
         )
         tls = None if settings.tls is None else Tls(settings.tls.certificate, settings.tls.key)
-        self.listener = Listener(self.api, settings.listen, tls=tls)
+        limited = partial(GatewayProtocol, limits=lambda: LIMITS)
+        self.listener = Listener(self.api, settings.listen, protocol=limited, tls=tls)
         self._decisions = Decisions(self.feed)
         self._tracing: Tracing | None = None
         if settings.otel is not None:
@@ -89,6 +99,9 @@ class Server:
 
             self._tracing = Tracing(self.feed, settings.otel)
         self._sampling: asyncio.Task[None] | None = None
+        self._hurried = asyncio.Event()
+        # Told of each configuration that is followed now, whoever brought it.
+        self.on_retuned: Callable[[Loaded], object] = lambda loaded: None
 
     def _host(self, loaded: Loaded) -> None:
         """Make the doors; each is loaded only if it is named."""
@@ -204,18 +217,9 @@ class Server:
         grace = self.loaded.settings.server.shutdown_grace
         if self.traffic is not None:
             await self.traffic.stop()
-        loop = asyncio.get_running_loop()
-        cut = loop.call_later(grace, self.hurry) if grace else None
-        if not grace:
-            self.hurry()
-        ends = await asyncio.gather(
-            *(door.stop(grace) for door in self.doors), return_exceptions=True
-        )
-        if cut is not None:
-            cut.cancel()
-        for door, end in zip(self.doors, ends, strict=True):
-            if isinstance(end, BaseException):
-                log.error("%s did not end well: %s", door.name, end, exc_info=end)
+        cut = asyncio.get_running_loop().call_later(grace, self.hurry)
+        await self._end_doors(grace)
+        cut.cancel()
         await self._end_sampling()
         self.history.close()
         await self.listener.end(LAST_MOMENT)
@@ -225,8 +229,29 @@ class Server:
             self._tracing.follow()
             await asyncio.to_thread(self._tracing.close)
 
+    async def _end_doors(self, grace: float) -> None:
+        """End all doors; once hurried, one that still waits for somebody, such as a database, is left behind."""
+        ends = {asyncio.create_task(door.stop(grace)): door for door in self.doors}
+        hurried = asyncio.create_task(self._hurried.wait())
+        left = set(ends)
+        while left and not hurried.done():
+            done, _ = await asyncio.wait({*left, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            left -= done
+        hurried.cancel()
+        if left:
+            _, left = await asyncio.wait(left, timeout=HURRIED)
+        for task, door in ends.items():
+            if task in left:
+                task.cancel()
+                log.error("%s did not end within %g s of being hurried", door.name, HURRIED)
+            elif error := task.exception():
+                log.error("%s did not end well: %s", door.name, error, exc_info=error)
+        if left:
+            await asyncio.wait(left, timeout=LAST_MOMENT)
+
     def hurry(self) -> None:
         """Wait for nothing any more."""
+        self._hurried.set()
         for door in self.doors:
             door.hurry()
 
@@ -279,13 +304,22 @@ class Server:
         if set(before.pools) != set(after.pools):
             notes.append("pools come and go only at the next start")
         if before.server.tokens != after.server.tokens:
-            self.api.access = access_of(after.server)
-            self.history.dismiss()
+            notes += self._follow_tokens(after.server)
         self.loaded = loaded
         self.reloads += 1
+        self.on_retuned(loaded)
         for note in notes:
             log.warning("%s", note)
         return notes
+
+    def _follow_tokens(self, settings: ServerSettings) -> list[str]:
+        """Have other tokens; but where it listens now may not be where a file without any says it does."""
+        if not settings.tokens and not is_loopback(self.listener.address):
+            said = f"{self.listener.address} can be reached from other machines"
+            return [f"server.tokens: the last of them go only at the next start: {said}"]
+        self.api.access = access_of(settings)
+        self.history.dismiss()
+        return []
 
     def audit(self, who: str, what: str) -> None:
         """Note what somebody did."""

@@ -117,14 +117,15 @@ def fair_shares(demands: Sequence[float], weights: Sequence[float], room: float)
 
 
 def decision_document(decision: Decision) -> dict[str, Any]:
-    """Show one decision."""
+    """Show one decision; numbers rise while the server runs."""
     return {
+        "number": decision.number,
         "t": decision.t,
         "gate": decision.gate,
         "key": name_of(decision.key),
         "class": decision.cls,
         "tenant": None if decision.tenant is None else name_of(decision.tenant),
-        "workload": None if decision.workload is None else name_of(decision.workload),
+        "workload": workload_of(decision.workload),
         "what": decision.what,
         "waited": decision.waited,
         "held": decision.held,
@@ -137,6 +138,12 @@ def name_of(value: Any) -> str:
     if isinstance(value, tuple):
         return " ".join(name_of(part) for part in value)[:200]
     return str("" if value is None else value)[:200]
+
+
+def workload_of(value: Any) -> str | None:
+    """Name a workload for people; of the flows' pairs of a name and a priority, the name."""
+    name = value[0] if isinstance(value, tuple) and value else value
+    return None if name is None else name_of(name)
 
 
 class Decisions:
@@ -173,7 +180,7 @@ def waiting_document(view: View, limit: int) -> dict[str, Any]:
                     "key": name_of(ticket.key if ticket.key is not None else ticket.seq),
                     "class": view.channel.class_of(ticket),
                     "tenant": None if ticket.tenant is None else name_of(ticket.tenant),
-                    "workload": None if ticket.workload is None else name_of(ticket.workload),
+                    "workload": workload_of(ticket.workload),
                     "priority": ticket.priority,
                     "cost": ticket.cost,
                     "waited": max(0.0, now - ticket.arrived_at),

@@ -7,8 +7,9 @@ both.  Work that was refused or left has no known length: it is taken to need wh
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairlead.config import shown
 from fairlead.errors import ConfigError
@@ -16,10 +17,12 @@ from fairlead.server.recording import line_of
 from fairlead.serving.http import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from fairlead.observe.passed import Passed
     from fairlead.server.service import Server
+
+Found = TypeVar("Found")
 
 MOST_TICKETS = 200_000
 NOTE = (
@@ -36,9 +39,14 @@ class WhatIf:
         self._busy = False
 
     async def run(
-        self, gate: str, minutes: float, changes: Mapping[str, Any], seed: int
-    ) -> dict[str, Any]:
-        """Replay; 409 while another one runs, 422 for what cannot be changed or replayed."""
+        self,
+        gate: str,
+        minutes: float,
+        changes: Mapping[str, Any],
+        seed: int,
+        gone: Callable[[], Awaitable[object]],
+    ) -> dict[str, Any] | None:
+        """Replay; 409 while another one runs, 422 for what cannot be changed or replayed; None if the asker is gone."""
         view = self._server.view(gate)
         door = next(door for door in self._server.doors if door.name == view.door)
         document = door.policy(gate)
@@ -54,13 +62,46 @@ class WhatIf:
             if not rows:
                 detail = f"nothing has passed {gate} in the last {minutes:g} minutes"
                 raise Problem(422, "nothing_recorded", detail)
-            return await asyncio.to_thread(_replayed, rows[-MOST_TICKETS:], document, changes, seed)
+            asked = (rows[-MOST_TICKETS:], document, changes, seed)
+            return await _while_wanted(lambda check: _replayed(*asked, check), gone())
         finally:
             self._busy = False
 
 
+class _Unwanted(Exception):
+    """Nobody waits for the answer."""
+
+
+async def _while_wanted(
+    work: Callable[[Callable[[float], None]], Found], gone: Awaitable[object]
+) -> Found | None:
+    """Work in a thread, for as long as somebody waits for it; whoever calls goes on only when the thread is done."""
+    unwanted = threading.Event()
+
+    def check(part: float) -> None:
+        if unwanted.is_set():
+            raise _Unwanted
+
+    working = asyncio.ensure_future(asyncio.to_thread(work, check))
+    leaving = asyncio.ensure_future(gone)
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        unwanted.set()
+        leaving.cancel()
+        await asyncio.wait({working})
+    try:
+        return working.result()
+    except _Unwanted:
+        return None
+
+
 def _replayed(
-    rows: list[Passed], document: dict[str, Any], changes: Mapping[str, Any], seed: int
+    rows: list[Passed],
+    document: dict[str, Any],
+    changes: Mapping[str, Any],
+    seed: int,
+    check: Callable[[float], None],
 ) -> dict[str, Any]:
     from fairlead.sim import Scenario, read_policy, simulate
     from fairlead.sim.figures import summarise
@@ -73,11 +114,12 @@ def _replayed(
         changed = policy.with_settings(changes, name="changed")
     except ConfigError as error:
         raise Problem(422, "bad_change", " ".join(str(error).split())) from None
+    check(0.0)
     scenario = Scenario.of(arrivals_of(lines))
     sides = {}
     for side, spec in (("before", policy), ("after", changed)):
         try:
-            sides[side] = summarise(simulate(scenario, spec, seed))._asdict()
+            sides[side] = summarise(simulate(scenario, spec, seed, check))._asdict()
         except ConfigError as error:
             raise Problem(422, "no_replay", " ".join(str(error).split())) from None
     told = ", ".join(f"{path} = {shown(value)}" for path, value in changes.items())

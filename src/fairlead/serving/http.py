@@ -16,7 +16,7 @@ from fairlead.config import shown
 from fairlead.documents.json_reading import read_json as read_document
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+    from collections.abc import AsyncIterable, Awaitable, Callable, MutableMapping
 
     Scope = MutableMapping[str, Any]
     Message = MutableMapping[str, Any]
@@ -64,7 +64,7 @@ class Answer(NamedTuple):
 class Stream(NamedTuple):
     """A response that goes on for as long as its pieces come, or its reader stays."""
 
-    pieces: AsyncIterator[bytes]
+    pieces: AsyncIterable[bytes]  # its `aclose`, if it has one, is called at the end
     media: bytes
     headers: Headers = ()
 
@@ -136,6 +136,12 @@ async def respond(send: Send, given: Answer, *, bodiless: bool = False) -> None:
     ]
     await send({"type": "http.response.start", "status": given.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if bodiless else given.body})
+
+
+async def left(receive: Receive) -> None:
+    """Wait until the client is gone; its body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def is_json(scope: Scope) -> bool:

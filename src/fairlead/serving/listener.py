@@ -57,6 +57,8 @@ class Listener(uvicorn.Server):
                 timeout_keep_alive=IDLE,
                 ssl_certfile=None if tls is None else tls.certificate,
                 ssl_keyfile=None if tls is None or tls.key is None else str(tls.key),
+                # Of a key that has one, nobody is asked for it: a service has no terminal to wait at.
+                ssl_keyfile_password=None if tls is None else "none",
             )
         )
         self.address = address  # its host and port; once it is bound, those it really has

@@ -6,6 +6,7 @@ import asyncio
 import json as json_format
 import logging
 import sys
+import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 TEXT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 LEVELS = (("fairlead", logging.INFO), ("uvicorn.error", logging.WARNING))
+# Of everybody else, such as asyncio and the modules of users: Python would write their warnings as bare text.
+OTHERS = (("", logging.WARNING),)
 ACCESS = "fairlead.access"
 
 
@@ -47,7 +50,7 @@ def set_up_logging(
 
     requests = logging.StreamHandler(sys.stdout)
     requests.setFormatter(logging.Formatter("%(message)s"))
-    wanted = [(name, level, shown) for name, level in LEVELS]
+    wanted = [(name, level, shown) for name, level in (*LEVELS, *(OTHERS if json else ()))]
     wanted.append((ACCESS, logging.INFO if access else logging.WARNING, requests))
     before = []
     for name, level, handler in wanted:
@@ -58,11 +61,25 @@ def set_up_logging(
         logger.propagate = False
     uvicorn = logging.getLogger("uvicorn.error")
     uvicorn.addFilter(is_news)
+    in_threads = threading.excepthook
+    if json:
+        logging.captureWarnings(True)
+        threading.excepthook = _log_of_thread
     try:
         yield
     finally:
+        if json:
+            logging.captureWarnings(False)
+            threading.excepthook = in_threads
         uvicorn.removeFilter(is_news)
         for logger, level, propagate, handler in before:
             logger.removeHandler(handler)
             logger.setLevel(level)
             logger.propagate = propagate
+
+
+def _log_of_thread(given: threading.ExceptHookArgs) -> None:
+    if given.exc_value is not None and not isinstance(given.exc_value, SystemExit):
+        raised = (given.exc_type, given.exc_value, given.exc_traceback)
+        name = None if given.thread is None else given.thread.name
+        logging.getLogger("fairlead").error("thread %s ended by an error", name, exc_info=raised)

@@ -66,18 +66,20 @@ def run(
     following: Callable[[Served], Following | None] = lambda service: None,
     on_started: Callable[[Served], object] = lambda service: None,
     hurried: int = 1,
+    tell: Callable[[str], object] | None = None,
+    complain: Callable[[str], object] | None = None,
 ) -> int:
     """Run a service until a signal ends it; return the exit code, which is `hurried` after a second signal.
 
-    `make_service` is called on the loop.  Once started, it says `describe()` on standard error; an address that cannot
-    be had is told there, and is code 2.
+    `make_service` is called on the loop.  Once started, it says `describe()` on standard error, or to `tell`, line by
+    line; an address that cannot be had is told there, or to `complain`, and is code 2.
     """
     allow_many_connections()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_run(make_service, following, on_started, hurried))
+            return runner.run(_run(make_service, following, on_started, hurried, tell or say))
     except OSError as error:
-        say(f"{name}: {error.strerror or error}")
+        (complain or say)(f"{name}: {error.strerror or error}")
         return 2
 
 
@@ -86,6 +88,7 @@ async def _run(
     following: Callable[[Served], Following | None],
     on_started: Callable[[Served], object],
     hurried: int,
+    tell: Callable[[str], object],
 ) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -103,7 +106,8 @@ async def _run(
         gc.collect()
         gc.freeze()  # what was loaded stays: there is no need to look through it again and again
         on_started(service)
-        say(service.describe())
+        for line in service.describe().splitlines():
+            tell(line)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fairlead.config import shown
-from fairlead.serving.http import Answer, Problem, Stream, respond
+from fairlead.errors import FairleadError, ShuttingDown, StoreError, UnknownRun
+from fairlead.serving.http import Answer, Problem, Stream, left, respond
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
 
     from fairlead.serving.http import Receive, Scope, Send
 
     Handler = Callable[..., Awaitable[Answer | Stream | None]]
 
 READING = ("GET", "HEAD")
+RETRY_AFTER = ((b"retry-after", b"2"),)
 OPEN = frozenset({"/livez"})
 _HOLE = re.compile(r"\{([a-z_]+)(:path)?\}")
 
@@ -24,6 +27,20 @@ _HOLE = re.compile(r"\{([a-z_]+)(:path)?\}")
 def reading(handler: Handler) -> dict[str, Handler]:
     """The methods of what is only read."""
     return dict.fromkeys(READING, handler)
+
+
+@contextmanager
+def telling_errors() -> Iterator[None]:
+    """Make problems of what a door's own verbs raise."""
+    try:
+        yield
+    except UnknownRun as error:
+        raise Problem(404, "not_found", str(error)) from None
+    except (StoreError, ShuttingDown) as error:
+        detail = f"{error}; nothing was changed, try again"
+        raise Problem(503, "unavailable", detail, headers=RETRY_AFTER) from None
+    except FairleadError as error:
+        raise Problem(422, "refused", str(error)) from None
 
 
 class Routes:
@@ -111,30 +128,34 @@ class Application:
 
 async def _stream(send: Send, receive: Receive, given: Stream, *, bodiless: bool) -> None:
     headers = [(b"content-type", given.media), (b"cache-control", b"no-store"), *given.headers]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    if bodiless:
-        await send({"type": "http.response.body"})
-        return
+    try:
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if bodiless:
+            await send({"type": "http.response.body"})
+        else:
+            await _pump(send, receive, given.pieces)
+    finally:
+        close = getattr(given.pieces, "aclose", None)
+        if close is not None:
+            await close()
 
+
+async def _pump(send: Send, receive: Receive, pieces: AsyncIterable[bytes]) -> None:
     async def pump() -> None:
-        async for piece in given.pieces:
+        async for piece in pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body"})
 
-    async def gone() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    both: list[asyncio.Task[Any]] = [asyncio.create_task(pump()), asyncio.create_task(gone())]
+    both: list[asyncio.Task[Any]] = [
+        asyncio.create_task(pump()),
+        asyncio.create_task(left(receive)),
+    ]
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in both:
             task.cancel()
         told = await asyncio.gather(*both, return_exceptions=True)
-        close = getattr(given.pieces, "aclose", None)
-        if close is not None:
-            await close()
     if isinstance(told[0], Exception):
         raise told[0]
 

@@ -67,11 +67,11 @@ def runs(
             terms.append(term)
             bound.append(value)
     table = "dags"
+    if tenant:
+        terms.append("tenant <> ''")  # as its indexes say
     if state in FEW:
-        table = "dags INDEXED BY dags_few"
+        table = f"dags INDEXED BY {'dags_few_tenant' if tenant else 'dags_few'}"
         terms.append(IS_FEW)
-    elif tenant:
-        terms.append("tenant <> ''")  # as its index says
     rows = connection.execute(
         f"SELECT {RUN} FROM {table} WHERE {' AND '.join(terms)} ORDER BY id DESC LIMIT ?",
         (*bound, limit),
