@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -14,6 +15,10 @@ settings.register_profile(
 )
 settings.register_profile("ci", settings.get_profile("home"), derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "home")
+
+# A shell starts what runs in the background with Ctrl-C ignored, and so would be all that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish():
