@@ -133,9 +133,9 @@ def test_the_sum_of_two_processes_stays_within_the_capacity(tmp_path, books):
             assert backend.seen == 24
             assert backend.most == SLOTS
             for running in (one, other):
-                _, page = await fetch(running.admin, "GET", "/metrics")
-                assert b"fairlead_gateway_shared_capacity_connected 1.0" in page
-                assert b"fairlead_gateway_shared_capacity_gateways 2.0" in page
+                await until_metric(running, b"fairlead_gateway_shared_capacity_connected 1.0")
+                # The first learns of the second when it next speaks with the ledger.
+                await until_metric(running, b"fairlead_gateway_shared_capacity_gateways 2.0")
 
     run(main(), 90.0)
 
