@@ -176,7 +176,7 @@ def bad_schedulers(sizes: Sizes, servers: str, good: str, bad: str) -> Table:
             "The bad group is a listener of the same process and a member of the same Kafka group. It starts anew "
             "again and again, and keeps its membership, so nobody rebalances.",
         ],
-        at_most=3,
+        at_most=7,  # rounds differ by as much as is judged
     )
 
 
