@@ -38,7 +38,7 @@ def test_members_are_killed_expelled_and_replaced_and_brokers_fail(tmp_path):
         one.rage(
             {
                 "kill": times(5),
-                "leave": times(2),
+                "leave": times(4),
                 "stall": times(0.5),
                 "drop_a_broker": times(1),
                 "refuse_commits": times(2),
