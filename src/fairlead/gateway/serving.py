@@ -43,8 +43,8 @@ def listener_of(
     refused: Callable[[str], object] = lambda code: None,
 ) -> Listener:
     """Listen as a gateway does: within its limits, which may change meanwhile."""
-    limited = partial(GatewayProtocol, limits=lambda: settings().limits, refused=refused)
-    return Listener(app, address, protocol=limited)
+    protocol = partial(GatewayProtocol, refused=refused)
+    return Listener(app, address, protocol=protocol, limits=lambda: settings().limits)
 
 
 class Gateway:

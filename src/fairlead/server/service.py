@@ -9,13 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.config import shown
 from fairlead.documents.values import is_loopback
-from fairlead.gateway.protocol import GatewayProtocol
-from fairlead.gateway.settings import Limits
 from fairlead.observe.watched import Feed
 from fairlead.server import demo
 from fairlead.server.acting import Acting
@@ -30,6 +27,7 @@ from fairlead.server.metrics import Families
 from fairlead.server.snapshots import Decisions, snapshot_of
 from fairlead.serving.access import Access, Role, Token
 from fairlead.serving.http import Problem
+from fairlead.serving.limits import Limits
 from fairlead.serving.listener import Listener, Tls
 
 if TYPE_CHECKING:
@@ -90,8 +88,7 @@ class Server:
             metrics=self.families.gathered,
         )
         tls = None if settings.tls is None else Tls(settings.tls.certificate, settings.tls.key)
-        limited = partial(GatewayProtocol, limits=lambda: LIMITS)
-        self.listener = Listener(self.api, settings.listen, protocol=limited, tls=tls)
+        self.listener = Listener(self.api, settings.listen, limits=lambda: LIMITS, tls=tls)
         self._decisions = Decisions(self.feed)
         self._tracing: Tracing | None = None
         if settings.otel is not None:
