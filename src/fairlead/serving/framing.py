@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 from fairlead.serving.http import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from fairlead.serving.limits import Limits
 
 METHODS = b"DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
@@ -48,18 +46,23 @@ def check_head(
     method: bytes,
     version: str,
     target: bytes,
-    headers: Iterable[tuple[bytes, bytes]],
+    headers: list[tuple[bytes, bytes]],
     limits: Limits,
 ) -> None:
     """Raise a Problem for a request that is not to be served."""
+    size = len(target)
     found: dict[bytes, bytes] = {}
     for name, value in headers:
-        if _CONTROL.search(value):
-            raise bad_request(f"the header {name.decode('latin-1')} holds a control character")
+        size += len(name) + len(value) + 4
         if name in _FRAMING:
             if name in found and name not in (b"connection", b"upgrade"):
                 raise bad_request(f"the header {name.decode()} stands there twice")
             found[name] = value if name not in found else found[name] + b"," + value
+    if size > limits.header_bytes or len(headers) > limits.header_fields:
+        raise headers_too_large(limits)
+    if _CONTROL.search(b"".join([value for _, value in headers])):
+        name = next(name for name, value in headers if _CONTROL.search(value))
+        raise bad_request(f"the header {name.decode('latin-1')} holds a control character")
     if method in (b"CONNECT", b"TRACE"):
         detail = f"{method.decode()} is not served here"
         raise Problem(405, "method_not_allowed", detail, headers=((b"allow", METHODS),))
@@ -73,11 +76,13 @@ def check_head(
     _check_body(found, version, limits)
     if found.get(b"expect", b"100-continue").lower() != b"100-continue":
         raise Problem(417, "expectation_failed", "the only expectation met here is 100-continue")
-    tokens = [token.strip().lower() for token in found.get(b"connection", b"").split(b",")]
     # h2c is offered by clients that are as happy with HTTP/1.1; whoever offers another protocol needs it.
-    if b"upgrade" in tokens and found.get(b"upgrade", b"h2c").lower() != b"h2c":
-        detail = "connections are not upgraded here; speak HTTP/1.1"
-        raise Problem(426, "upgrade_not_served", detail, headers=((b"upgrade", b"HTTP/1.1"),))
+    if found.get(b"upgrade", b"h2c").lower() != b"h2c":
+        tokens = found.get(b"connection", b"").lower().split(b",")
+        if b"upgrade" in [token.strip() for token in tokens]:
+            detail = "connections are not upgraded here; speak HTTP/1.1"
+            upgrade = ((b"upgrade", b"HTTP/1.1"),)
+            raise Problem(426, "upgrade_not_served", detail, headers=upgrade)
 
 
 def _check_body(found: dict[bytes, bytes], version: str, limits: Limits) -> None:

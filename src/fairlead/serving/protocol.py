@@ -51,7 +51,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._in_body = False
         self._head_began_here = False
-        self._head_fields = self._head_bytes = self._head_raw = 0
+        self._head_bytes = 0
         self._body_bytes = self._overhead = 0
         self._window_bytes, self._window_paused = 0, False
         self._running: RequestResponseCycle | None = None
@@ -157,13 +157,14 @@ class LimitedProtocol(HttpToolsProtocol):
             self._muted = False
 
     def _too_much(self, piece: bytes, in_body: bool, body_bytes: int) -> Problem | None:
-        """Bound what the parser swallows without telling: unfinished fields, and chunk extensions."""
+        """Bound what has no end yet: a head, which is checked exactly once it has one, and chunk extensions."""
         if self._head_began_here:
             return None
         if self._in_head:
-            self._head_raw += len(piece)
-            if self._head_raw > self._limits.header_bytes:
-                return headers_too_large(self._limits)
+            limits = self._limits
+            self._head_bytes += len(piece)
+            if self._head_bytes > limits.header_bytes or len(self.headers) > limits.header_fields:
+                return headers_too_large(limits)
         if in_body and self._in_body:
             self._overhead += len(piece) - (self._body_bytes - body_bytes)
             if self._overhead > CHUNK_OVERHEAD:
@@ -179,26 +180,17 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         super().on_message_begin()
         self._in_head = self._head_began_here = True
-        self._head_fields = self._head_bytes = self._head_raw = 0
+        self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        if self._muted:
-            return
-        self._head_bytes += len(url)
-        if self._head_bytes > self._limits.header_bytes:
-            raise headers_too_large(self._limits)
-        super().on_url(url)
+        if not self._muted:
+            super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:
-            return  # a trailer; uvicorn would add it to the headers the app has seen
-        value = value.rstrip(b" \t")
-        self._head_fields += 1
-        self._head_bytes += len(name) + len(value) + 4
-        limits = self._limits
-        if self._head_fields > limits.header_fields or self._head_bytes > limits.header_bytes:
-            raise headers_too_large(self._limits)
-        super().on_header(name, value)
+        if (
+            self._in_head
+        ):  # else it is a trailer; uvicorn would add it to the headers the app has seen
+            super().on_header(name, value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:
         if self._muted:
