@@ -1250,20 +1250,20 @@ class StoreContract:
         every = await hand.store.runs()
         assert len(every) == 36
         for state in (CREATED, ACTIVE, SUSPENDED, COMPLETED, FAILED, CANCELLED):
-            for tenant in (None, "a", "b"):
+            for whose in (None, "a", "b"):
                 expected = [
-                    row for row in every if row.state == state and tenant in (None, row.tenant)
+                    row for row in every if row.state == state and whose in (None, row.tenant)
                 ]
-                assert expected, (state, tenant)
+                assert expected, (state, whose)
                 for limit in (1, 2, 50):
                     found, before = [], None
                     while page := await hand.store.runs(
-                        state=state, tenant=tenant, before=before, limit=limit
+                        state=state, tenant=whose, before=before, limit=limit
                     ):
                         assert len(page) <= limit
                         found += page
                         before = page[-1].dag
-                    assert found == expected, (state, tenant, limit)
+                    assert found == expected, (state, whose, limit)
 
     async def test_an_active_run_is_found_behind_any_number_of_newer_ones(self, hand: Hand):
         tried, handed, taken, *paused = [await hand.submit() for _ in range(6)]

@@ -164,5 +164,8 @@ async def _share(estimates: Estimates, store: Store, every: float) -> None:
 
 async def _hurry(signals: asyncio.Queue[int], crew: Crew) -> None:
     await signals.get()
+    from fairlead.serving.process import end_soon
+
     log.info("hurrying: what still runs is handed back now")
     crew.hurry()
+    end_soon("fairlead worker", crew.left)

@@ -145,6 +145,11 @@ class FlowServer:
         """Wait for nobody any more."""
         self._hurried.set()
 
+    def left(self) -> str:
+        """Say how many have not been answered."""
+        waiting = sum(point.gate.waiting for point in self.flows.points.values())
+        return f"{waiting or 'no'} check{'s' * (waiting != 1)} left without an answer"
+
     def retune(self, loaded: Loaded) -> None:
         """Follow a changed configuration."""
         self._loaded = loaded

@@ -97,6 +97,11 @@ class Gateway:
         """End at once what still runs."""
         self.data_listener.hurry()
 
+    def left(self) -> str:
+        """Say how many requests have not been answered."""
+        running = sum(pool.gate.active for pool in self.admission.pools.values())
+        return f"{running or 'no'} request{'s' * (running != 1)} left without an answer"
+
     def retune(self, loaded: Loaded) -> None:
         """Follow a changed configuration; listeners stay where they are."""
         before, after = self._settings(), loaded.settings

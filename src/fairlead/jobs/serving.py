@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from fairlead.documents.values import is_loopback
 from fairlead.errors import ConfigError
 from fairlead.jobs.api import JobsApi
+from fairlead.jobs.worker import NOTHING_LEFT
 from fairlead.serving import process
 from fairlead.serving.limits import USUAL
 from fairlead.serving.listener import LAST_MOMENT, Listener
@@ -85,6 +86,10 @@ class JobServer:
         self.grace = 0.0
         if self.jobs.crew is not None:
             self.jobs.crew.hurry()
+
+    def left(self) -> str:
+        """Say which jobs nobody was told of."""
+        return NOTHING_LEFT if self.jobs.crew is None else self.jobs.crew.left()
 
     def describe(self) -> str:
         """Say in one line what is served where."""

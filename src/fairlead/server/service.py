@@ -97,6 +97,7 @@ class Server:
             self._tracing = Tracing(self.feed, settings.otel)
         self._sampling: asyncio.Task[None] | None = None
         self._hurried = asyncio.Event()
+        self._ends: dict[asyncio.Task[None], Hosted] = {}
         # Told of each configuration that is followed now, whoever brought it.
         self.on_retuned: Callable[[Loaded], object] = lambda loaded: None
 
@@ -228,7 +229,7 @@ class Server:
 
     async def _end_doors(self, grace: float) -> None:
         """End all doors; once hurried, one that still waits for somebody, such as a database, is left behind."""
-        ends = {asyncio.create_task(door.stop(grace)): door for door in self.doors}
+        self._ends = ends = {asyncio.create_task(door.stop(grace)): door for door in self.doors}
         hurried = asyncio.create_task(self._hurried.wait())
         left = set(ends)
         while left and not hurried.done():
@@ -251,6 +252,11 @@ class Server:
         self._hurried.set()
         for door in self.doors:
             door.hurry()
+
+    def left(self) -> str:
+        """Say what doors that have not ended leave undone."""
+        doors = [door for end, door in self._ends.items() if not end.done()]
+        return "; ".join(f"{door.name}: {door.left()}" for door in doors) or "nothing of a door"
 
     async def _end_sampling(self) -> None:
         if self._sampling is not None:
