@@ -60,10 +60,10 @@ def run(
     """
 
     def consume() -> int:
-        from fairlead.cli.apps import load_stream_app
+        from fairlead.cli.apps import find_stream_app
         from fairlead.streams.running import run
 
-        return run(load_stream_app(app), listen=listen, token=token or None, name=app)
+        return run(find_stream_app(app), listen=listen, token=token or None, name=app)
 
     return carried_out(consume, "streams")
 
@@ -78,13 +78,13 @@ def lag(app: App, as_json: Json = False) -> Any:
     def ask() -> int:
         import logging
 
-        from fairlead.cli.apps import load_stream_app
+        from fairlead.cli.apps import find_stream_app
         from fairlead.cli.streams_view import say_lag
         from fairlead.streams.lag import ask_lag
 
         # What matters of the client's own news is in the error that it raises.
         logging.getLogger("fairlead").addHandler(logging.NullHandler())
-        asked = load_stream_app(app)
+        asked = find_stream_app(app)
         found, missing = ask_lag(asked)
         say_lag(asked.settings.group, found, missing, as_json=as_json)
         return 1 if missing else 0
