@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from fairlead import Scheduler, ThreadScheduler
+from fairlead.capacities import Slots
+from fairlead.core import Ticket
 from fairlead.errors import ConfigError, Misuse
 from fairlead.policies import FIFO
 from fairlead.runtime import GatePool
+from fairlead.testing import CheckedGate
 from tests.gateway.rig import run, until
 
 
@@ -113,3 +116,28 @@ def test_a_loop_that_has_ended_keeps_nobody_from_finishing():
     go.set()
     assert result.result(20.0) == "done"
     door.shutdown()
+
+
+def test_a_policy_that_fails_with_the_second_slot_keeps_nobody_untold_who_has_the_first():
+    class Failing(FIFO):
+        asked = 0
+
+        def pick(self, admit: Any, now: float) -> Ticket | None:
+            self.asked += 1
+            if self.asked == 4:  # enlisted; the first starts; no slot for the second; there is one
+                raise ValueError("not now")
+            return super().pick(admit, now)
+
+    async def main() -> None:
+        pool = GatePool(3)
+        gate = pool.borrower("jobs", wake=lambda: None, gate=CheckedGate)(Failing(), Slots(3))
+        tickets = [Ticket(number) for number in range(3)]
+        assert gate.enlist(tickets, 0.0) == []
+        assert gate.next_wakeup(0.0) <= 0.0
+        assert gate.advance(0.0) == tickets[:1]
+        assert pool.gate.active == 1
+        gate.finish(tickets[0], 1.0)
+        assert gate.advance(1.0) == tickets[1:]
+        assert pool.gate.active == 2
+
+    run(main())

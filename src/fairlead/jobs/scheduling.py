@@ -20,6 +20,7 @@ from fairlead.jobs.claiming import Claimer
 from fairlead.jobs.counting import Counts
 from fairlead.jobs.endings import crashed, handed_back
 from fairlead.jobs.frontier import Frontier
+from fairlead.jobs.gates import Gates
 from fairlead.jobs.limits import SETTING, limits_of
 from fairlead.jobs.planning import Planners
 from fairlead.jobs.roster import Roster
@@ -67,7 +68,7 @@ class Scheduler:
         self.roster = Roster(settings.lease)
         self.planners = Planners(settings.planner, store.now, settings.max_withheld, self.wake)
         self.progressed_at = time.monotonic()  # for health: a loop that stands still is no good
-        self._gate = gate
+        self._gates = Gates(gate)
         self._upkeep = upkeep
         self._on_finished = on_finished
         self._wake = asyncio.Event()
@@ -150,6 +151,10 @@ class Scheduler:
         except StoreUnavailable:
             pass  # the lease runs out by itself
 
+    def let_go(self) -> None:
+        """Nothing runs here any more, or nobody here knows of it."""
+        self._gates.let_go()
+
     def _step_down(self) -> None:
         self.frontier = self._meanwhile = None
         self.epoch = 0
@@ -158,6 +163,7 @@ class Scheduler:
         await self._claimer.hand_back(self.finish)
         self.epoch = await self.store.lead(self.process, self.settings.lease) or 0
         if not self.epoch:
+            self._gates.let_go()  # what runs is for another to count
             await self._stand_by()
             return
         self.counts.takeovers += 1
@@ -184,6 +190,7 @@ class Scheduler:
             self._hear(frontier, finished)
         self._meanwhile = None
         self.frontier = frontier
+        self._gates.let_go(frontier.gate)
         self._look_at = 0.0
         self._sweep_at = 0.0
 
@@ -201,7 +208,7 @@ class Scheduler:
             max_wait=self.settings.max_wait,
             max_withheld=self.settings.max_withheld,
             burst=self.settings.burst,
-            gate=self._gate,
+            gate=self._gates.make,
         )
         self.estimates.replace(await self.store.estimates())
         self._hold(frontier, await self.store.running(), self.store.now())

@@ -378,6 +378,7 @@ class Jobs:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await crew.stop()
+            scheduler.let_go()
             self.scheduler = self.crew = self._loop_task = None
 
 

@@ -9,6 +9,7 @@ fair queue by door like any other, and which of its tickets is served with it th
 
 from __future__ import annotations
 
+from asyncio import _get_running_loop
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,7 +59,9 @@ class Account:
         if said == self._said:
             return
         self._said = said
-        if not self._called:  # one call for all that is said until the pool listens
+        if _get_running_loop() is self.pool.runtime.loop:
+            self._hear()  # nobody else is at the pool's gate
+        elif not self._called:  # one call for all that is said until the pool listens
             self._called = True
             self.pool.post(self._hear)
 
@@ -131,7 +134,8 @@ class Account:
 
     def _rouse(self) -> None:
         self._waking = False
-        self._wake()
+        if self.lent > self._said.taken:
+            self._wake()
 
 
 class StandIn(Ticket):

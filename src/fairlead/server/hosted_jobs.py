@@ -13,15 +13,17 @@ from fairlead.jobs.planning import name_of
 from fairlead.jobs.service import Jobs
 from fairlead.jobs.serving import JobServer
 from fairlead.server import apps
+from fairlead.server.hosted_pool import borrowing
 from fairlead.server.hosting import View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from prometheus_client import Metric
 
     from fairlead.core import Capacity, Gate, Policy, Ticket
     from fairlead.observe.watched import Feed
+    from fairlead.server.hosted_pool import HostedPool
     from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
     from fairlead.server.settings import JobsSettings
@@ -60,12 +62,14 @@ class HostedJobs:
         *,
         grace: float,
         prepare: Callable[[Jobs], None] = lambda jobs: None,
+        pools: Sequence[HostedPool] = (),
     ) -> None:
         self.state: State = "starting"
         self.detail = ""
         self._settings = settings
-        self._feed = feed
         self._channel = feed.channel(LEADER, class_of)
+        watched = feed.gate(LEADER, class_of)
+        self._make_gate = borrowing(pools, LEADER, watched, self._wake) or watched
         self.jobs = jobs_of(settings)
         prepare(self.jobs)
         self.jobs.make_gate = self._gate
@@ -85,7 +89,12 @@ class HostedJobs:
         before = self._channel.gate
         if before is not None:
             self._channel.forget([*before.waiters(), *before.holders])
-        return self._feed.gate(LEADER, class_of)(policy, capacity)
+        return self._make_gate(policy, capacity)
+
+    def _wake(self) -> None:
+        """Slots of a pool were lent."""
+        if self.jobs.scheduler is not None:
+            self.jobs.scheduler.wake()
 
     async def start(self) -> None:
         """Open the database, and begin."""

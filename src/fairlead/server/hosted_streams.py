@@ -6,17 +6,20 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from fairlead.errors import ConfigError
+from fairlead.server.hosted_pool import borrowing
 from fairlead.server.hosting import View, resize_to
 from fairlead.streams.gating import GateScheduler
 from fairlead.streams.lag import LagWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from prometheus_client import Metric
 
     from fairlead.core import Ticket
     from fairlead.observe.watched import Feed
+    from fairlead.server.hosted_pool import HostedPool
     from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
     from fairlead.server.settings import StreamsSettings
@@ -35,14 +38,27 @@ class HostedStreams:
 
     name = kind = "streams"
 
-    def __init__(self, app: StreamApp, feed: Feed, settings: StreamsSettings | None = None) -> None:
+    def __init__(
+        self,
+        app: StreamApp,
+        feed: Feed,
+        settings: StreamsSettings | None = None,
+        pools: Sequence[HostedPool] = (),
+    ) -> None:
         self.state: State = "starting"
         self.detail = ""
         self.app = app
         self._settings = settings
         self._feed = feed
         self._lag = LagWatch(app)
-        app.make_gate = feed.gate(WORKERS, class_of)
+        watched = feed.gate(WORKERS, class_of)
+        shared = borrowing(pools, WORKERS, watched)
+        if shared is not None and app.settings.scheduler is not None:
+            own = app.settings.scheduler.__name__
+            raise ConfigError(
+                f"{WORKERS} cannot be in a pool: {own}, the app's own scheduler, has no gate"
+            )
+        app.make_gate = shared or watched
 
     async def start(self) -> None:
         """Begin to consume."""

@@ -126,6 +126,7 @@ class Server:
                     self.feed,
                     grace=settings.server.shutdown_grace,
                     prepare=demo.add_tasks if self._shows_jobs(loaded) else lambda jobs: None,
+                    pools=pools,
                 )
             )
         if settings.streams is not None:
@@ -134,7 +135,7 @@ class Server:
             from fairlead.streams import StreamApp
 
             app = apps.find(settings.streams.app, StreamApp, "streams.app")
-            self.doors.append(HostedStreams(app, self.feed, settings.streams))
+            self.doors.append(HostedStreams(app, self.feed, settings.streams, pools))
         elif loaded.demo.traffic:
             from fairlead.server.demo_stream import stream_app
             from fairlead.server.hosted_streams import HostedStreams
