@@ -1,6 +1,7 @@
 """Doors that share a pool by name: together they never hold more than it has, and what one gives the other gets."""
 
 import asyncio
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import aiohttp
 import pytest
 
 from fairlead.errors import ConfigError
@@ -19,7 +21,17 @@ from fairlead.server.service import Server
 from fairlead.server.snapshots import snapshot_of, waiting_document
 from fairlead.streams import Consumer, StreamScheduler
 from tests.gateway.rig import until
-from tests.server.rig import GATEWAY, HERE, LONGEST, POINT, configured, run, served
+from tests.server.rig import (
+    GATEWAY,
+    HERE,
+    LONGEST,
+    POINT,
+    begun,
+    configured,
+    process,
+    run,
+    served,
+)
 from tests.streams.staging import app_on, filled, wait_committed
 
 DOORS = {"gateway/default": 2, "jobs/leader": 1, "streams/workers": 1}
@@ -296,3 +308,88 @@ def test_a_scheduler_of_the_users_own_cannot_share(tmp_path: Path, shop: Shop):
     )
     with pytest.raises(ConfigError, match="Own, the app's own scheduler, has no gate"):
         Server(loaded)
+
+
+APPLICATION = """
+import asyncio, threading
+from fairlead.jobs import Jobs
+from fairlead.streams import Consumer, StreamApp
+from fairlead.testing.streams import MemoryBroker
+
+lock, inside, most = threading.Lock(), 0, 0
+
+
+def enter():
+    global inside, most
+    with lock:
+        inside += 1
+        most = max(most, inside)
+
+
+def leave():
+    global inside
+    with lock:
+        inside -= 1
+
+
+broker = MemoryBroker({"orders": 2})
+for number in range(20):
+    broker.write("orders", b"x", partition=number % 2)
+jobs = Jobs("sqlite:///jobs.db", executors={"threads": 3})
+
+
+@jobs.task(executor="threads")
+def count():
+    enter()
+    leave()
+    return most
+
+
+class Orders(Consumer):
+    def consume(self, messages):
+        enter()
+        sum(range(10_000))
+        leave()
+
+
+app = StreamApp(group="g", concurrency=3, broker=broker)
+app.topic("orders", Orders, batch_size=1)
+"""
+CONFIGURATION = """
+server: {listen: "127.0.0.1:0"}
+jobs: {app: "application:jobs"}
+streams: {app: "application:app"}
+pools: {gpu: {slots: 1, doors: {jobs/leader: 1, streams/workers: 1}}}
+demo: {upstream: false, traffic: false}
+"""
+
+
+def test_fairlead_serve_lends_one_slot_to_jobs_and_streams_in_turn(tmp_path: Path):
+    """In a process of its own, from a file; another process submits, and reads how many were inside at most."""
+    (tmp_path / "application.py").write_text(APPLICATION)
+    (tmp_path / "fairlead.yaml").write_text(CONFIGURATION)
+
+    async def test() -> None:
+        async with process(tmp_path) as served, aiohttp.ClientSession() as session:
+            url = await begun(served)
+            client = Jobs(f"sqlite:///{tmp_path}/jobs.db")
+            client.task(name="count", executor="threads")(int)
+            dag = Dag("counts")
+            last = [dag.add("count") for _ in range(12)][-1]
+            outcome = await client.wait(await client.submit(dag))
+            assert outcome.state == "completed"
+            assert outcome.results[last.name] == 1
+            await client.close()
+
+            async with session.get(f"{url}/api/v1/events") as events:
+                async for line in events.content:
+                    told = json.loads(line[6:]) if line.startswith(b"data: {") else {}
+                    totals = [
+                        one["totals"] for one in told.get("gates", ()) if one["id"] == "pool/gpu"
+                    ]
+                    if totals and totals[0]["completed"] == 32:
+                        break
+            served.process.terminate()
+            assert await served.ended() == 0
+
+    run(test)
