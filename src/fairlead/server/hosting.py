@@ -41,6 +41,9 @@ class View:
     channel: Channel
     now: Callable[[], float]
     total: Callable[[], float | None]
+    ceiling: Callable[[], int | None] = lambda: (
+        None
+    )  # an operator's, where slots follow something else
     reserved: Callable[[], list[Reserve]] = list
     weight_of: Callable[[Hashable], float] = lambda tenant: 1.0
     adjust: Callable[[Change], Any] | None = None
@@ -98,6 +101,11 @@ def resize_to(args: list[Any]) -> tuple[Any, ...]:
     if len(args) != 1 or type(args[0]) is not int or not 0 <= args[0] <= 1_000_000:
         raise ValueError("resize takes one whole number, 0 to 1000000")
     return tuple(args)
+
+
+def ceiling_of(args: list[Any]) -> tuple[Any, ...]:
+    """Read the arguments of a `resize` that stays: a whole number, or null to end it."""
+    return (None,) if args == [None] else resize_to(args)
 
 
 def weight_for(args: list[Any]) -> tuple[Any, ...]:
