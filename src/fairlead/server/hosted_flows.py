@@ -68,6 +68,10 @@ class HostedFlows:
         """Refuse whoever waits now."""
         self.server.hurry()
 
+    def left(self) -> str:
+        """Tell of checks."""
+        return self.server.left()
+
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow other limits; whoever waits goes on waiting."""
         if loaded.flows is None:

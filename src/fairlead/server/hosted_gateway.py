@@ -56,6 +56,10 @@ class HostedGateway:
         """End at once what still runs."""
         self.gateway.hurry()
 
+    def left(self) -> str:
+        """Tell of requests."""
+        return self.gateway.left()
+
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow another configuration with everybody who waits."""
         if loaded.gateway is None:

@@ -129,6 +129,10 @@ class HostedJobs:
         """Hand back what runs now."""
         self.server.hurry()
 
+    def left(self) -> str:
+        """Tell of jobs."""
+        return self.server.left()
+
     def retune(self, loaded: Loaded) -> list[str]:
         """Jobs change by their own verbs, such as the planner's; their section counts at a start."""
         if loaded.settings.jobs != self._settings:

@@ -71,6 +71,10 @@ class HostedPool:
     def hurry(self) -> None:
         """There is nothing to hurry."""
 
+    def left(self) -> str:
+        """There is nothing to leave."""
+        return "nothing"
+
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow another number of slots and other weights of the same members."""
         said = loaded.settings.pools.get(self.name.partition("/")[2])

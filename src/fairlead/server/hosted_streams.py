@@ -78,6 +78,10 @@ class HostedStreams:
         if self.app.started is not None:
             self.app.started.hurry()
 
+    def left(self) -> str:
+        """What ran is not committed."""
+        return "what ran is read again by the next owner"
+
     def retune(self, loaded: Loaded) -> list[str]:
         """A stream app is code: it changes at a start."""
         if loaded.settings.streams != self._settings:

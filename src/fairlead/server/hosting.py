@@ -71,6 +71,9 @@ class Hosted(Protocol):
     def hurry(self) -> None:
         """Wait for nothing any more."""
 
+    def left(self) -> str:
+        """Say what would be left undone if the process ended now."""
+
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow another configuration; tell what of it needs a new start."""
 
