@@ -72,6 +72,7 @@ class Exchange(LeanTicket):
     cancelling: int  # its task's cancellations from before
     keeps_head: bool
     pool_of_slots: Pool
+    tenant: Hashable
     who: Tenant
     priority = 50
     work = None
@@ -84,8 +85,7 @@ class Exchange(LeanTicket):
         self.seq = self.evictions = 0
         self.scopes = ()
         self.place = None
-        self.promoted = self.committed = self.can_preempt = self.evictable = False
-        self.tenant: Hashable = ""
+        self.promoted = self.committed = False
         self.reason: QueueLimit | Evicted | str | None = None
         # The door's
         self.metrics = metrics
@@ -178,9 +178,9 @@ class Exchange(LeanTicket):
         return self.body is not None and self.body.gone
 
     @property
-    def too_large(self) -> bool:
-        """Whether its body was longer than allowed."""
-        return self.body is not None and self.body.left < 0
+    def unanswerable(self) -> bool:
+        """Whether its body was longer than allowed, which nothing the application says can change."""
+        return self.body is not None and self.body.left < 0 and not self.answering
 
     @property
     def cancellations(self) -> int:
@@ -203,8 +203,8 @@ class Exchange(LeanTicket):
         if self.streaming:
             if kind in DATA and not message.get("more_body", False):
                 return self._send_last(message)
-        elif self.body is not None and self.body.left < 0 and not self.answering:
-            return _nothing()  # its body was too long, whatever the application makes of that
+        elif self.body is not None and self.unanswerable:
+            return _nothing()
         elif kind in DATA:
             return self._send_first(message)
         elif kind == "http.response.start":
@@ -233,13 +233,15 @@ class Exchange(LeanTicket):
         self.metrics.first_byte[self.rank].observe(pool.runtime.clock() - self.started_at)
         if self.head is not None:
             await self.raw_send(self.head)
+        await self.raw_send(message)
         if last:
-            await self._send_last(message)
-        else:
-            await self.raw_send(message)
+            self._complete()
 
     async def _send_last(self, message: Any) -> None:
         await self.raw_send(message)
+        self._complete()
+
+    def _complete(self) -> None:
         self.end(count.FAILED if self.status >= 500 else count.COMPLETED)
 
     def waited(self) -> float:

@@ -15,6 +15,7 @@ import msgspec
 
 from fairlead.config import shown
 from fairlead.core.ticket import (
+    DONE,
     EVICTED,
     EXPIRED,
     NEW,
@@ -108,17 +109,31 @@ class PriorityMiddleware:
             self._begin()
         exchange = Exchange(admission.metrics, send)
         try:
-            failure = await self._serve(scope, receive, exchange)
-            if failure is not None and not exchange.answering:
-                exchange.status = failure.status
-                if exchange.outcome is None:  # it never asked for a slot
-                    exchange.outcome = f"rejected_{failure.code}"
-                    admission.metrics.count_refused_request(failure.code)
-                headers = []
-                if exchange.decision:
-                    headers.append(exchange.decision_line(failure.code, exchange.waited()))
-                await send_failure(send, failure, scope["path"], headers)
+            failure, model = self._identify(scope, receive, exchange), None
+            if exchange.reads_body and failure is None:
+                failure, model = await self._read_body(receive, exchange)
+            if failure is None and exchange.outcome is None:
+                self._clamp(exchange)
+                failure = self._ask(exchange, model)
+            try:
+                if exchange.state is WAITING:
+                    failure = await self._wait(receive, exchange, model)
+                if exchange.state is RUNNING:
+                    if model is not None:
+                        scope["fairlead.model"] = model
+                    if exchange.body is not None:
+                        receive = exchange.body.receive
+                    await self.app(scope, receive, exchange.send)
+            except BaseException as error:
+                if not self._absorb(error, exchange):
+                    raise
+            if exchange.state is not DONE:
+                failure = self._conclude(exchange, failure)
+                if failure is not None and not exchange.answering:
+                    await self._answer(failure, exchange, scope["path"])
         finally:
+            if exchange.body is not None:
+                exchange.body.stop_reading()
             if admission.logs and access.logger.isEnabledFor(logging.INFO):
                 access.write(scope, exchange)
 
@@ -225,55 +240,6 @@ class PriorityMiddleware:
 
     # Its turn
 
-    async def _serve(self, scope: Any, receive: Any, exchange: Exchange) -> Failure | None:
-        """Take the request through its pool; return the failure to answer with, if any."""
-        failure = self._identify(scope, receive, exchange)
-        model = None
-        if exchange.reads_body and failure is None:
-            failure, model = await self._read_body(receive, exchange)
-        if failure is not None or exchange.outcome is not None:
-            return failure
-        self._clamp(exchange)
-        failure = self._ask(exchange, model)
-        try:
-            while exchange.state is WAITING:
-                if exchange.body is None:
-                    exchange.body = Body(receive, self.admission.body_limit)
-                await exchange.wait(exchange.body)
-                if exchange.state is WITHDRAWN and not exchange.gone:  # its pool is no more
-                    exchange.renew()
-                    failure = self._ask(exchange, model)
-            if exchange.state is not RUNNING:
-                return failure or self._refused(exchange)
-            if model is not None:
-                scope["fairlead.model"] = model
-            if exchange.body is not None:
-                receive = exchange.body.receive
-            await self.app(scope, receive, exchange.send)
-        except asyncio.CancelledError:
-            if exchange.state is not EVICTED or exchange.cancellations > 1:
-                exchange.leave()  # somebody else wants this task to end
-                raise
-        except Exception:
-            if exchange.state is not EVICTED:
-                exchange.end(count.FAILED)
-                exchange.status = exchange.status if exchange.answering else 500
-                if exchange.answering or not exchange.too_large:
-                    raise
-        finally:
-            if exchange.body is not None:
-                exchange.body.stop_reading()
-        if exchange.state is EVICTED:
-            exchange.take_back_cancellation()
-            exchange.end(count.PREEMPTED)
-            return self._preempted(exchange)
-        if exchange.too_large and not exchange.answering:
-            exchange.end(count.FAILED)
-            return self._too_large()
-        if exchange.outcome is None:
-            exchange.leave()
-        return None
-
     def _ask(self, exchange: Exchange, model: str | None) -> Failure | None:
         """Ask for a slot; the answer is the exchange's state, or a failure if there is nobody to ask."""
         pool = self.admission.pool(model)
@@ -286,7 +252,57 @@ class PriorityMiddleware:
         exchange.offer(pool)
         return None
 
+    async def _wait(self, receive: Any, exchange: Exchange, model: str | None) -> Failure | None:
+        """Wait for a slot; the answer is as that of `_ask`."""
+        failure = None
+        while exchange.state is WAITING:
+            if exchange.body is None:
+                exchange.body = Body(receive, self.admission.body_limit)
+            await exchange.wait(exchange.body)
+            if exchange.state is WITHDRAWN and not exchange.gone:  # its pool is no more
+                exchange.renew()
+                failure = self._ask(exchange, model)
+        return failure
+
+    def _absorb(self, error: BaseException, exchange: Exchange) -> bool:
+        """Say whether what ended the wait or the application is of our own making; else it is passed on."""
+        if isinstance(error, asyncio.CancelledError):
+            if exchange.state is EVICTED and exchange.cancellations <= 1:
+                return True
+            exchange.leave()  # somebody else wants this task to end
+        elif isinstance(error, Exception):
+            if exchange.state is EVICTED or exchange.unanswerable:
+                return True
+            exchange.end(count.FAILED)
+            exchange.status = exchange.status if exchange.answering else 500
+        return False
+
+    def _conclude(self, exchange: Exchange, failure: Failure | None) -> Failure | None:
+        """Bring what has not come to its end to one; tell the failure to answer with, if any."""
+        if exchange.state is EVICTED:
+            exchange.take_back_cancellation()
+            exchange.end(count.PREEMPTED)
+            return self._preempted(exchange)
+        if exchange.state is RUNNING:
+            if exchange.unanswerable:
+                exchange.end(count.FAILED)
+                return self._too_large()
+            exchange.leave()
+        elif failure is None and exchange.outcome is None:
+            return self._refused(exchange)
+        return failure
+
     # Saying no
+
+    async def _answer(self, failure: Failure, exchange: Exchange, path: str) -> None:
+        exchange.status = failure.status
+        if exchange.outcome is None:  # it never asked for a slot
+            exchange.outcome = f"rejected_{failure.code}"
+            self.admission.metrics.count_refused_request(failure.code)
+        headers = []
+        if exchange.decision:
+            headers.append(exchange.decision_line(failure.code, exchange.waited()))
+        await send_failure(exchange.raw_send, failure, path, headers)
 
     def _refused(self, exchange: Exchange) -> Failure | None:
         pool = exchange.pool_of_slots
