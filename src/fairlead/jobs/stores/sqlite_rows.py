@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from fairlead.jobs.records import Id, JobRow, ReadyJob, RunningJob, RunRow
@@ -94,7 +95,11 @@ def gathered(
 
 
 def ready_jobs(rows: Iterable[Sequence[Any]]) -> list[ReadyJob]:
-    return list(map(ReadyJob._make, rows))
+    # A million jobs share the few names of tasks, executors and tenants there are.
+    return [
+        ReadyJob._make((dag, node, name, intern(task), intern(executor), intern(tenant), *rest))
+        for dag, node, name, task, executor, tenant, *rest in rows
+    ]
 
 
 def running_job(row: Sequence[Any]) -> RunningJob:
