@@ -160,6 +160,13 @@ class Backwards:
         return sorted(jobs, key=lambda job: job.id, reverse=True)
 
 
+def test_room_goes_to_the_best_of_all_there_are_also_of_those_that_just_became_ready():
+    """The deeper job first, as the door's own planner wants it, though another was planned before it was ready."""
+    given = [Arrival(0.0, 1.0), Arrival(0.0, 1.0), Arrival(0.0, 1.0, deps=(0,))]
+    result = run(given, {"preset": "jobs", "executors": {"default": 1}})
+    assert [row.started for row in result.tickets] == [0.0, 2.0, 1.0]
+
+
 def test_a_planner_of_ones_own_is_asked():
     many = [Arrival(0.0, 1.0) for _ in range(4)]
     policy = {"preset": "jobs", "executors": {"default": 1}, "planner": f"{__name__}:Backwards"}
