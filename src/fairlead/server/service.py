@@ -158,6 +158,10 @@ class Server:
             raise Problem(404, "not_found", f"there is no gate {shown(gate)}; there are {known}")
         return found
 
+    def door_of(self, view: View) -> Hosted:
+        """Find the door that a gate is of."""
+        return next(door for door in self.doors if door.name == view.door)
+
     def _unready(self) -> dict[str, str]:
         told = {door.name: door.unready() for door in self.doors}
         found = {name: reason for name, reason in told.items() if reason is not None}
