@@ -96,8 +96,9 @@ def _withheld(runtime: Runtime, job: Job, now: float) -> str:
     hanging = runtime.calls.hanging()
     if hanging is not None:
         method, seconds = hanging
+        others = "other groups go round it" if runtime.calls.away else "nothing is scheduled"
         said.append(
-            f"{name}.{method} has not returned for {seconds:.1f} s, and nothing is scheduled before it does: "
+            f"{name}.{method} has not returned for {seconds:.1f} s, and {others} until it does: "
             "a scheduler must not wait for anything."
         )
     elif isinstance(scheduler, GateScheduler):

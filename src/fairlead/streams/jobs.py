@@ -5,7 +5,8 @@ Its life, which the queue alone writes down:
     given ──lock──▶ locked ──unlock──▶ given ──push──▶ queued ──▶ running ──▶ finished
       └──────────────────push─────────────────────────────▲
 
-A locked job may be pushed and unlocked after; `cleared` ends any job that has not started, for good.
+A locked job may be pushed and unlocked after; `cleared` ends any job that has not started, for good.  While the
+scheduler hangs, its jobs are pushed in its stead (`overruled`).
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Job:
         "kind",
         "locked",
         "messages",
+        "overruled",
         "partition",
         "priority",
         "queued_at",
@@ -94,6 +96,9 @@ class Job:
         self.locked = False
         self.finished = False
         self.cleared = False
+        self.overruled = (
+            False  # queued in the scheduler's stead: what it does to it changes nothing
+        )
         self.skipped = False  # its partition was gone: no user code was run
         self.handed_back = (
             False  # the app was stopping: its records are read again by the next owner

@@ -198,8 +198,6 @@ class Listener(threading.Thread):
     def _may_poll(self, now: float) -> bool:
         if self._draining:
             return True
-        if self.intake.stuck and now - self.polled_at < 1.0:
-            return False
         if not self._runtime.calls.scheduler.buffered:
             return not self._queue.blocked(self.group_id) and self._flow.may_read(
                 now, self.polled_at
@@ -341,7 +339,6 @@ class Listener(threading.Thread):
         why, broken = self._recovery.begin(now)
         self.counts.resets += 1
         log.error("group %s starts anew: %s", self.group_id, why)
-        self.intake.clear()
         self._queue.clear(self.group_id)
         self._runtime.calls.clear(self.group_id)
         if self._client is not None:
