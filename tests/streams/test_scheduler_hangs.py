@@ -14,7 +14,7 @@ import pytest
 from fairlead.errors import StreamMisuse
 from fairlead.streams import StreamScheduler
 from fairlead.streams.broker import Tp
-from fairlead.streams.calling import BEATS, REST, SchedulerCalls
+from fairlead.streams.calling import BEATS, REST, SchedulerCalls, after
 from fairlead.streams.jobs import Job, Kind
 from fairlead.streams.queue import JobsQueue
 from fairlead.streams.schedulers import FairByTopic
@@ -244,6 +244,7 @@ def test_a_scheduler_that_withholds_by_topic_finds_its_way_back():
     assert started == jobs[:2]
     for one in jobs:
         queue.done(one)
+        after(calls, one)
         calls.manage("default")
     assert started == jobs
     last = job("orders", 4)

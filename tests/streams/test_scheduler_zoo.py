@@ -10,13 +10,16 @@ import pytest
 from fairlead.errors import StreamMisuse
 from fairlead.streams import StreamScheduler
 from fairlead.streams.broker import Tp
+from fairlead.streams.calling import SchedulerCalls, Steward
 from fairlead.streams.jobs import Job, Kind
 from fairlead.streams.queue import JobsQueue
 from fairlead.streams.schedulers import FairByTopic, OneAtATime
 from tests.streams.staging import (
+    PATIENCE,
     Book,
     app_on,
     filled,
+    job,
     running,
     scheduler_of,
     until,
@@ -337,3 +340,38 @@ def test_finished_is_set_before_manage_runs_for_it_and_manage_runs_for_each():
         scheduler = scheduler_of(app)
         until(lambda: len(scheduler.seen) >= 10)
         assert all(seen >= number for number, seen in enumerate(scheduler.seen, 1))
+
+
+def test_manage_is_shown_one_finished_job_at_a_time_so_the_group_it_raises_for_is_known():
+    """Two jobs of two groups end while it is asked about a third: each is news in its own call."""
+    inside, go_on = threading.Event(), threading.Event()
+    seen: list[list[str]] = []
+
+    class RaisesForTheBad(AsTheyCome):
+        def manage(self):
+            news = [one.group_id for one in jobs if one.finished]
+            seen.append(news)
+            if len(news) == 1:
+                inside.set()
+                assert go_on.wait(PATIENCE)
+            if "bad" in news:
+                raise RuntimeError("cannot schedule")
+
+    resets: list[str] = []
+    queue = JobsQueue(4, lambda job: None)
+    calls = SchedulerCalls(RaisesForTheBad(queue), queue, lambda group, why: resets.append(group))
+    steward = Steward(calls)
+    jobs = [job(group, subscription_group=group) for group in ("first", "good", "bad")]
+    queue.give(jobs)
+    for one in jobs:
+        queue.push(one)
+    queue.done(jobs[0])
+    steward.after(jobs[0])
+    assert inside.wait(PATIENCE)
+    for one in jobs[1:]:
+        queue.done(one)
+        steward.after(one)
+    go_on.set()
+    steward.stop(PATIENCE)
+    assert seen == [["first"], ["first", "good"], ["first", "good", "bad"]]
+    assert resets == ["bad"]

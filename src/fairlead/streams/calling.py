@@ -133,7 +133,7 @@ class SchedulerCalls:
         except BaseException as error:
             self._blame("manage", error)
             job = error.job if isinstance(error, StreamMisuse) else None
-            if job is None or not (job.cleared or job.finished):
+            if job is None or not (job.cleared or job.ended):
                 group_id = group_id if job is None else job.group_id
                 self._queue.clear(group_id)
                 self._reset(group_id, f"{self.name}.manage raised {error!r}")
@@ -253,7 +253,9 @@ class Steward:
         self._thread.start()
 
     def after(self, job: Job) -> None:
-        """A job has finished."""
+        """A job has ended."""
+        if self._calls.away:
+            job.finished = True
         self._ask(job)
 
     def tick(self, group_id: str) -> None:
@@ -283,7 +285,12 @@ class Steward:
 
 
 def after(calls: SchedulerCalls, job: Job) -> None:
-    """What precedes `manage`: the partition's next batch waits before the room of the last one is given back."""
+    """What precedes `manage`: the partition's next batch waits before the room of the last one is given back.
+
+    The job is `finished` from here on, and not before: what `manage` finds new is the job that it is called for, so
+    if it raises, that is about this job's group.
+    """
+    job.finished = True
     scheduler = calls.scheduler
     try:
         if scheduler.buffered:

@@ -63,7 +63,7 @@ def _stands(runtime: Runtime, job: Job, now: float) -> str:
         return f"was cleared: group {job.group_id!r} started anew, and its records are read again."
     if job.handed_back:
         return "was handed back, for the app stops: the next owner reads its records again."
-    if job.finished:
+    if job.ended:
         if job.locked and job in queue.given(job.group_id):
             return (
                 f"has finished, and {name} has not unlocked it: group {job.group_id!r} is not polled before "

@@ -235,7 +235,7 @@ class Intake:
         with self.lock:
             for holding in self._holdings.values():
                 last = self._ticking.get(holding)
-                if holding.topic.shape.ticks and (last is None or last.finished or last.cleared):
+                if holding.topic.shape.ticks and (last is None or last.ended or last.cleared):
                     self._ticking[holding] = job = Job(Kind.PERIODIC, holding)
                     jobs.append(job)
         self.hand_over(Kind.PERIODIC, jobs)

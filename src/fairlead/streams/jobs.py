@@ -50,6 +50,7 @@ class Job:
         "cleared",
         "cost",
         "deadline",
+        "ended",
         "finished",
         "generation",
         "given_at",
@@ -94,7 +95,10 @@ class Job:
         self.queued_at: float | None = None
         self.started_at: float | None = None
         self.locked = False
-        self.finished = False
+        self.ended = False  # its worker is through with it
+        self.finished = (
+            False  # the same, as the scheduler is told: job by job, each right before `manage`
+        )
         self.cleared = False
         self.overruled = (
             False  # queued in the scheduler's stead: what it does to it changes nothing
@@ -113,7 +117,7 @@ class Job:
         """Say in one word where the job stands."""
         if self.cleared:
             return "cleared"
-        if self.finished:
+        if self.ended:
             return "finished"
         if self.started_at is not None:
             return "running"

@@ -327,11 +327,11 @@ class Listener(threading.Thread):
 
     def _tell(self, kind: Kind, going: Iterable[Holding]) -> None:
         jobs = [Job(kind, one) for one in going if one.had_records]
-        self._farewells = [job for job in self._farewells if not job.finished] + jobs
+        self._farewells = [job for job in self._farewells if not job.ended] + jobs
         self.intake.hand_over(kind, jobs)
 
     def _told(self) -> bool:
-        return all(job.finished or job.cleared for job in self._farewells)
+        return all(job.ended or job.cleared for job in self._farewells)
 
     # Recovery and shutdown
 

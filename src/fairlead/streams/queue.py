@@ -106,7 +106,7 @@ class JobsQueue:
             if not job.locked:
                 raise self._misuse(job, "was unlocked without being locked")
             job.locked = False
-            freed = job.finished and self._strike(job)
+            freed = job.ended and self._strike(job)
         if freed:
             self._freed(job.group_id)
 
@@ -146,7 +146,7 @@ class JobsQueue:
                 f"was {deed} after clear({job.group_id!r}): forget its jobs when clear is called",
             )
         if job not in self._books.get(job.group_id, ()):
-            said = "after it had finished" if job.finished else "though it was never given"
+            said = "after it had finished" if job.ended else "though it was never given"
             raise self._misuse(job, f"was {deed} {said}")
         return True
 
@@ -186,7 +186,7 @@ class JobsQueue:
                     job.overruled, job.locked = True, False
                     if job.queued_at is None:
                         self._enqueue(job)
-                    elif job.finished:
+                    elif job.ended:
                         freed |= self._strike(job)
             started = self._fill()
         for job in started:
@@ -198,7 +198,7 @@ class JobsQueue:
         """A job has run, or was skipped: its worker takes the next one."""
         with self._lock:
             del self._running[job]
-            job.finished = True
+            job.ended = True
             freed = not job.locked and self._strike(job)
             aside = job.holding.leave(job.kind)
             if aside:
@@ -239,7 +239,7 @@ class JobsQueue:
         return started
 
     def _hand_back(self, job: Job) -> None:
-        job.handed_back = job.finished = True
+        job.handed_back = job.ended = job.finished = True
         self.handed_back += 1
         self._strike(job)
 

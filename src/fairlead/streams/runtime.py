@@ -207,7 +207,7 @@ class Runtime:
     def withheld(self) -> Iterator[tuple[Job, float]]:
         """Tell the jobs the scheduler has not let go, or has not unlocked though they have finished, and since when."""
         for job in self.queue.given():
-            since = job.given_at if job.finished else job.withheld_since
+            since = job.given_at if job.ended else job.withheld_since
             if since is not None:
                 yield job, since
 
