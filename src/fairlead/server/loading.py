@@ -195,6 +195,8 @@ class _Reading:
         known = [] if gateway is None else ["gateway/default"]
         if flows is not None:
             known += [f"flows/{name}" for name in flows.settings.control_points]
+        known += ["jobs/leader"] * (settings.jobs is not None)
+        known += ["streams/workers"] * (settings.streams is not None)
         taken: dict[str, str] = {}
         for name, pool in settings.pools.items():
             for gate in pool.doors:

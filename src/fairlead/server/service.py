@@ -124,6 +124,7 @@ class Server:
                     self.feed,
                     grace=settings.server.shutdown_grace,
                     prepare=demo.add_tasks if self._shows_jobs(loaded) else lambda jobs: None,
+                    pools=pools,
                 )
             )
         if settings.streams is not None:
@@ -132,7 +133,7 @@ class Server:
             from fairlead.streams import StreamApp
 
             app = apps.find(settings.streams.app, StreamApp, "streams.app")
-            self.doors.append(HostedStreams(app, self.feed, settings.streams))
+            self.doors.append(HostedStreams(app, self.feed, settings.streams, pools))
         elif loaded.demo.traffic:
             from fairlead.server.demo_stream import stream_app
             from fairlead.server.hosted_streams import HostedStreams
@@ -156,6 +157,10 @@ class Server:
             known = ", ".join(sorted(views)) or "none"
             raise Problem(404, "not_found", f"there is no gate {shown(gate)}; there are {known}")
         return found
+
+    def door_of(self, view: View) -> Hosted:
+        """Find the door that a gate is of."""
+        return next(door for door in self.doors if door.name == view.door)
 
     def _unready(self) -> dict[str, str]:
         told = {door.name: door.unready() for door in self.doors}
