@@ -69,3 +69,36 @@ def test_off_loopback_grpc_needs_a_token(tmp_path: Path):
     flows = FLOWS | {"grpc": "0.0.0.0:0"}
     (line,) = load_mapping(configured(tmp_path, flows=flows)).lines
     assert "a token is required" in line
+
+
+def test_users_among_whom_flows_are_fair_are_shown_as_tenants(tmp_path: Path):
+    point = {
+        "concurrency": {"max_concurrency": 2},
+        "scheduler": {"fairness_label_key": "user_id"},
+    }
+    flows = {"http": HERE, "control_points": {"checkout": point}}
+
+    async def test() -> None:
+        async with served(configured(tmp_path, flows=flows)) as client:
+            door: Any = next(door for door in client.server.doors if door.name == "flows")
+            asked = [
+                asyncio.create_task(door.server.flows.start_flow("checkout", {"user_id": user}))
+                for user in ("ada", "ada", "bob")
+            ]
+            await until(lambda: sum(one["waiting"] for one in shown(client)["classes"]) == 1)
+            tenants = {
+                one["name"]: (one["running"], one["waiting"]) for one in shown(client)["tenants"]
+            }
+            assert tenants == {"ada": (2, 0), "bob": (0, 1)}
+            found = await client.get("/api/v1/gates/flows%2Fcheckout/waiting")
+            assert [one["tenant"] for one in found["items"]] == ["bob"]
+            for one in asked[:2]:
+                (await one).end()
+            (await asked[2]).end()
+            found = await client.get("/api/v1/decisions?limit=3")
+            assert {one["tenant"] for one in found["items"]} == {"ada", "bob"}
+            body = {"gate": "flows/checkout", "minutes": 5, "changes": {}}
+            status, told = await client.ask("POST", "/api/v1/whatif", body)
+            assert status == 200, told
+
+    run(test)
