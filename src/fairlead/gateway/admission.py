@@ -31,7 +31,8 @@ CONTENT_TYPE = b"content-type"
 TRANSFER_ENCODING = b"transfer-encoding"
 OWN_FIELDS = frozenset(
     {
-        *priority.EXPLICIT,
+        priority.PRIORITY,
+        priority.SMG_PRIORITY,
         priority.URGENCY,
         priority.REQUEST_TIMEOUT,
         priority.GRPC_TIMEOUT,
@@ -92,6 +93,8 @@ class Admission:
         self.tenants = Tenants(loaded.settings, self._labels.of)
         self.wanted = OWN_FIELDS | self.tenants.fields
         self.exempt = frozenset(loaded.settings.exempt)
+        self.logs = loaded.settings.access_log
+        self.body_limit = loaded.settings.limits.body_bytes
         self._limit = loaded.settings.fallback.max_concurrent_requests
 
     def retune(self, loaded: Loaded) -> None:

@@ -24,10 +24,11 @@ log = logging.getLogger("fairlead")
 
 
 class ThreadGate:
-    """A gate any thread may use."""
+    """A gate any thread may use; `clock` tells the time in seconds."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, clock: Callable[[], float] = time.monotonic) -> None:
         self.gate = gate
+        self.now = clock
         self.guests = 0  # doors that have joined, beside the one that made it
         gate.capacity.thread_gate = self
         self.lock = threading.RLock()
@@ -70,10 +71,6 @@ class ThreadGate:
             self._sooner.notify()
         if timer is not None:
             timer.join()
-
-    def now(self) -> float:
-        """Read the clock."""
-        return time.monotonic()
 
     def offer(self, ticket: Ticket) -> None:
         """Ask for a turn; the lock is held."""

@@ -8,6 +8,7 @@ from fairlead.gateway.serving import Gateway
 from fairlead.gateway.settings import CLASSES
 from fairlead.server.hosted_pool import shared
 from fairlead.server.hosting import Reserve, View, ceiling_of, weight_for
+from fairlead.server.recording import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from fairlead.core import Change, Ticket
     from fairlead.gateway.loading import Loaded as GatewayLoaded
     from fairlead.gateway.pool import Pool
+    from fairlead.observe.passed import Passed
     from fairlead.observe.watched import Feed
     from fairlead.server.hosted_pool import HostedPool
     from fairlead.server.hosting import State
@@ -55,6 +57,10 @@ class HostedGateway:
     def hurry(self) -> None:
         """End at once what still runs."""
         self.gateway.hurry()
+
+    def left(self) -> str:
+        """Tell of requests."""
+        return self.gateway.left()
 
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow another configuration with everybody who waits."""
@@ -134,6 +140,10 @@ class HostedGateway:
             return None
         said = settings.model_dump()
         return {"preset": "gateway", **said, "capacity": max(1, pool.capacity.total)}
+
+    async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
+        """A line for each ticket."""
+        return map(line_of, rows)
 
     def summary(self) -> dict[str, Any] | None:
         """Its gates tell everything."""

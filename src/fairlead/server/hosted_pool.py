@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.runtime import GatePool
 from fairlead.server.hosting import View, resize_to
+from fairlead.server.recording import line_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from prometheus_client import Metric
 
     from fairlead.core import Ticket
     from fairlead.observe import Feed
+    from fairlead.observe.passed import Passed
     from fairlead.runtime import MakeGate, MakeGates
     from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
@@ -71,6 +73,10 @@ class HostedPool:
     def hurry(self) -> None:
         """There is nothing to hurry."""
 
+    def left(self) -> str:
+        """There is nothing to leave."""
+        return "nothing"
+
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow another number of slots and other weights of the same members."""
         said = loaded.settings.pools.get(self.name.partition("/")[2])
@@ -109,6 +115,10 @@ class HostedPool:
     def policy(self, gate: str) -> dict[str, Any] | None:
         """The simulator has one door at a time."""
         return None
+
+    async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
+        """A line for each ticket."""
+        return map(line_of, rows)
 
     def summary(self) -> dict[str, Any] | None:
         """Its gate tells everything."""

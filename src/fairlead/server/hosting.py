@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Hashable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from prometheus_client import Metric
 
     from fairlead.core import Change
     from fairlead.observe.channel import Channel
+    from fairlead.observe.passed import Passed
     from fairlead.server.loading import Loaded
 
 State = Literal["starting", "running", "failed", "stopped"]
@@ -71,6 +72,9 @@ class Hosted(Protocol):
     def hurry(self) -> None:
         """Wait for nothing any more."""
 
+    def left(self) -> str:
+        """Say what would be left undone if the process ended now."""
+
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow another configuration; tell what of it needs a new start."""
 
@@ -84,7 +88,10 @@ class Hosted(Protocol):
         """Say why it does not welcome traffic, if it does not."""
 
     def policy(self, gate: str) -> dict[str, Any] | None:
-        """The policy of a gate as the simulator reads it; None if it knows no such."""
+        """The policy of a gate as the simulator reads it; None if it knows no such, or a ConfigError that says why."""
+
+    async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
+        """What passed one of its gates, as the simulator reads it."""
 
     def summary(self) -> dict[str, Any] | None:
         """What a snapshot tells of this door beside its gates."""
