@@ -39,9 +39,7 @@ def _waits(frontier: Frontier, ticket: Ticket, now: float) -> str:
     causes = [part.describe(ticket, now, why) for part, why in refusals if why is not None]
     if not causes:
         told = frontier.gate.explain(ticket, now)
-        if (
-            told.blocked_by is FULL
-        ):  # room of their own is never full for all jobs
+        if told.blocked_by is FULL:  # room of their own is never full for all jobs
             return f"it {told.text}"
         text = f"executor {ticket.pool!r} has room, but {said or 'others go first'}"
         return f"it waits: {text}"
