@@ -141,3 +141,22 @@ def test_a_policy_that_fails_with_the_second_slot_keeps_nobody_untold_who_has_th
         assert pool.gate.active == 2
 
     run(main())
+
+
+def test_a_door_that_borrows_has_its_own_limit_to_read_and_to_change():
+    async def main() -> None:
+        pool = GatePool(8)
+        door = ThreadScheduler.bounded(2, gate=pool.borrower("door"))
+        assert door.stats().max_concurrency == 2
+        go = threading.Event()
+        held = [door.spawn(50, go.wait, 20.0) for _ in range(5)]
+        await until(lambda: pool.gate.active == 2)
+        await asyncio.to_thread(door.resize, 4)
+        await until(lambda: pool.gate.active == 4)
+        go.set()
+        for one in held:
+            assert await asyncio.wrap_future(one)
+        await asyncio.to_thread(door.shutdown)
+        await until(lambda: not pool.gate.active)
+
+    run(main())

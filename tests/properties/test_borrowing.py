@@ -140,7 +140,7 @@ class World:
         for name in ("jobs", "streams"):
             gate = self.doors[name]
             for one in gate.waiters():
-                own = gate.capacity.own.refusal(one, gate.now)
+                own = gate.capacity.refusal(one, gate.now)
                 closed = gate.closed_to(one)
                 assert own is not None or closed is not None, f"{one!r} of {name} waits in vain"
 

@@ -310,6 +310,58 @@ def test_a_scheduler_of_the_users_own_cannot_share(tmp_path: Path, shop: Shop):
         Server(loaded)
 
 
+def test_what_if_of_a_pool_changes_its_slots_and_its_weights(tmp_path: Path):
+    flows = {
+        "http": HERE,
+        "control_points": {name: {"concurrency": {"max_concurrency": 9}} for name in ("a", "b")},
+    }
+    pools = {"gpu": {"slots": 2, "doors": {"flows/a": 1, "flows/b": 1}}}
+
+    async def test() -> None:
+        async with served(configured(tmp_path, pools=pools, flows=flows)) as client:
+            door = next(door for door in client.server.doors if door.name == "flows")
+            scheduler = door.server.flows  # type: ignore[attr-defined]
+
+            async def flow(point: str) -> None:
+                async with scheduler.flow(point, timeout=20) as one:
+                    assert one.should_run()
+                    await asyncio.sleep(0.01)
+
+            await asyncio.gather(*(flow(point) for point in "ab" for _ in range(10)))
+
+            async def replayed(changes: dict[str, Any]) -> dict[str, Any]:
+                body = {"gate": "pool/gpu", "minutes": 5, "changes": changes}
+                status, found = await client.ask("POST", "/api/v1/whatif", body)
+                assert status == 200, found
+                assert found["tickets"] == 20
+                return {
+                    name: figures["wait.p95"]
+                    for name, figures in found["after"]["groups"]["class"].items()
+                }
+
+            now = await replayed({})
+            fewer = await replayed({"capacity.slots": 1})
+            assert all(fewer[name] > now[name] for name in now)
+            heavier = await replayed({"policy.fair.weights.flows/b": 9})
+            assert heavier["flows/b default"] < now["flows/b default"]
+
+    run(test)
+
+
+def test_a_pool_that_lends_cannot_be_replayed_and_says_why(tmp_path: Path, shop: Shop):
+    async def test() -> None:
+        pools = {"gpu": {"slots": 2, "doors": DOORS}}
+        sections = shop.sections() | {"demo": {"upstream": True, "traffic": False}}
+        async with served(configured(tmp_path, pools=pools, **sections)) as client:
+            shop.go.set()
+            body = {"gate": "pool/gpu", "minutes": 5, "changes": {}}
+            status, found = await client.ask("POST", "/api/v1/whatif", body)
+            assert (status, found["code"]) == (422, "no_replay")
+            assert "what jobs/leader and streams/workers may ask for" in found["detail"]
+
+    run(test)
+
+
 APPLICATION = """
 import asyncio, threading
 from fairlead.jobs import Jobs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fairlead.core.capacity import FULL
 from fairlead.core.ticket import RUNNING
 
 if TYPE_CHECKING:
@@ -36,10 +37,10 @@ def _waits(frontier: Frontier, ticket: Ticket, now: float) -> str:
     said = order.explain(ticket, now)
     refusals = ((part, part.refusal(ticket, now)) for part in frontier.room.parts)
     causes = [part.describe(ticket, now, why) for part, why in refusals if why is not None]
-    room = frontier.gate.capacity  # with what is shared with others, if anything is
-    if not causes and (why := room.refusal(ticket, now)) is not None:
-        causes = [room.describe(ticket, now, why)]
     if not causes:
+        told = frontier.gate.explain(ticket, now)
+        if told.blocked_by is FULL:  # room of their own is never full for all jobs
+            return f"it {told.text}"
         text = f"executor {ticket.pool!r} has room, but {said or 'others go first'}"
         return f"it waits: {text}"
     text = f"it waits: {', and '.join(causes)}"

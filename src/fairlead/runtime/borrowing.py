@@ -31,9 +31,9 @@ class BorrowingGate(GateView):
     ) -> None:
         self._account = account
         self._lent = Lent(account.pool.name, account.most)
+        super().__init__(make(policy, Borrowing(own, self._lent)))
         self.policy = policy
-        self.capacity = Borrowing(own, self._lent)
-        super().__init__(make(policy, self.capacity))
+        self.capacity = own  # what the door reads and changes is its own
         self._reach = 1  # how many slots are asked for at most
         self._given = 0  # slots that were given back after use, when this was last looked at
         self._taken = 0  # slots that were lent, all told
