@@ -16,6 +16,7 @@ from fairlead.core.eviction import Evictions
 from fairlead.gateway import metrics as count
 from fairlead.gateway import pool
 from fairlead.gateway.admission import Admission
+from fairlead.gateway.body import Body
 from fairlead.gateway.exchange import Exchange
 from fairlead.gateway.middleware import PriorityMiddleware
 from fairlead.gateway.pool import Pool
@@ -236,10 +237,10 @@ def test_a_token_that_is_good_for_ever(monkeypatch):
 def test_a_client_that_leaves_the_queue_unnoticed(monkeypatch):
     """W8: it keeps its place until its time is up."""
 
-    async def deaf(self):
+    async def deaf(self, exchange):
         await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(Exchange, "_read_ahead", deaf)
+    monkeypatch.setattr(Body, "_read_ahead", deaf)
     caught_by_the_model()
     with pytest.raises(CAUGHT):
         test = test_middleware.TestASlotIsHeld()

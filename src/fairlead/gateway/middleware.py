@@ -15,6 +15,7 @@ import msgspec
 
 from fairlead.config import shown
 from fairlead.core.ticket import (
+    DONE,
     EVICTED,
     EXPIRED,
     NEW,
@@ -36,7 +37,8 @@ from fairlead.gateway.admission import (
     TRANSFER_ENCODING,
     Admission,
 )
-from fairlead.gateway.exchange import BodyTooLarge, Exchange
+from fairlead.gateway.body import Body, BodyTooLarge
+from fairlead.gateway.exchange import Exchange
 from fairlead.gateway.loading import load_content
 from fairlead.gateway.responses import Failure, openai_form, send_failure
 from fairlead.gateway.settings import CLASSES, DEFAULT
@@ -46,6 +48,18 @@ if TYPE_CHECKING:
 
     from fairlead.gateway.loading import Loaded
 
+# The fields by which a request speaks of its body, and of how it wants to be treated.
+OF_ITSELF = frozenset(
+    {
+        CONTENT_LENGTH,
+        CONTENT_TYPE,
+        DECISION,
+        RETRY_TOKEN,
+        TRANSFER_ENCODING,
+        priority.GRPC_TIMEOUT,
+        priority.REQUEST_TIMEOUT,
+    }
+)
 PREEMPTED_HEADERS = ((b"x-fairlead-preempted", b"true"), (b"x-smg-preempted", b"true"))
 
 
@@ -74,6 +88,7 @@ class PriorityMiddleware:
         self.admission = config if isinstance(config, Admission) else Admission(config)
         if self.admission.settings.strict and self.admission.problems:
             raise ConfigError("\n".join(self.admission.problems))
+        self._begun = False
         self._watch: Watch[Loaded] | None = None
         if isinstance(config, str | os.PathLike):
             self._watch = Watch(
@@ -90,68 +105,85 @@ class PriorityMiddleware:
         if scope["type"] != "http" or scope["path"] in admission.exempt:
             await self.app(scope, receive, send)
             return
+        if not self._begun:
+            self._begin()
+        exchange = Exchange(admission.metrics, send)
+        try:
+            failure, model = self._identify(scope, receive, exchange), None
+            if exchange.reads_body and failure is None:
+                failure, model = await self._read_body(receive, exchange)
+            if failure is None and exchange.outcome is None:
+                self._clamp(exchange)
+                failure = self._ask(exchange, model)
+            try:
+                if exchange.state is WAITING:
+                    failure = await self._wait(receive, exchange, model)
+                if exchange.state is RUNNING:
+                    if model is not None:
+                        scope["fairlead.model"] = model
+                    if exchange.body is not None:
+                        receive = exchange.body.receive
+                    await self.app(scope, receive, exchange.send)
+            except BaseException as error:
+                if not self._absorb(error, exchange):
+                    raise
+            if exchange.state is not DONE:
+                failure = self._conclude(exchange, failure)
+                if failure is not None and not exchange.answering:
+                    await self._answer(failure, exchange, scope["path"])
+        finally:
+            if exchange.body is not None:
+                exchange.body.stop_reading()
+            if admission.logs and access.logger.isEnabledFor(logging.INFO):
+                access.write(scope, exchange)
+
+    def _begin(self) -> None:
+        """Start what needs a running loop: the first request has one."""
+        self._begun = True
         if self._watch is not None:
             self._watch.start(asyncio.get_running_loop())
-            self._watch = None
-        if admission.sharing is not None:
-            admission.sharing.begin()
+        if self.admission.sharing is not None:
+            self.admission.sharing.begin()
+
+    # Who asks, and for what
+
+    def _identify(self, scope: Any, receive: Any, exchange: Exchange) -> Failure | None:
+        """Read the header: the tenant, the class asked for, and what else the request says of itself."""
+        admission = self.admission
         wanted = admission.wanted
         fields: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
             if name in wanted:
-                fields.setdefault(name, []).append(value)
-        exchange = Exchange(admission.metrics, receive, send, admission.settings.limits.body_bytes)
-        try:
-            failure = self._identify(scope, fields, exchange)
-            model, gone = None, False
-            if failure is None and exchange.reads_body:
-                failure, model = await self._read_body(exchange)
-                gone = exchange.gone
-            if failure is None and not gone:
-                self._clamp(exchange)
-                failure = await self._serve(scope, exchange, model)
-            if failure is not None and not exchange.answering:
-                exchange.status = failure.status
-                if exchange.outcome is None:  # it never asked for a slot
-                    exchange.outcome = f"rejected_{failure.code}"
-                    admission.metrics.count_refused_request(failure.code)
-                headers = []
-                if exchange.decision:
-                    headers.append(exchange.decision_line(failure.code, exchange.waited()))
-                await send_failure(send, failure, scope["path"], headers)
-        finally:
-            if access.logger.isEnabledFor(logging.INFO) and admission.settings.access_log:
-                access.write(scope, exchange)
-
-    # Who asks, and for what
-
-    def _identify(
-        self, scope: Any, fields: Mapping[bytes, Sequence[bytes]], exchange: Exchange
-    ) -> Failure | None:
-        """Read the header: the class asked for, the tenant, the wait it would accept."""
-        admission = self.admission
+                if name in fields:
+                    fields[name].append(value)
+                else:
+                    fields[name] = [value]
         client = scope.get("client")
-        address = client[0] if client else None
-        if not fields:
-            exchange.tenant, exchange.ceiling, exchange.label = admission.tenants.of(
-                address, fields
-            )
-            if scope["http_version"] >= "2":  # a body needs no field there
-                exchange.counts_body = True
-            return None
-        rank, unknown = priority.explicit_rank(fields)
-        if rank is None:
-            rank = priority.urgency_rank(fields)
+        exchange.who = who = admission.tenants.of(client[0] if client else None, fields)
+        exchange.tenant = who.key
+        rank = None
+        if fields:
+            rank, unknown = priority.explicit_rank(fields)
+            if unknown:
+                admission.metrics.unknown[who.label] += 1
+            if rank is None:
+                rank = priority.urgency_rank(fields)
+            if rank is not None:
+                exchange.requested = rank
+        if not OF_ITSELF.isdisjoint(fields) or scope["http_version"] >= "2":
+            exchange.reads_tier = rank is None
+            return self._heed(scope, receive, fields, exchange)
+        return None
+
+    def _heed(
+        self, scope: Any, receive: Any, fields: Mapping[bytes, Sequence[bytes]], exchange: Exchange
+    ) -> Failure | None:
+        """Read what a request says of its body and its wishes."""
+        admission = self.admission
+        limit = admission.body_limit
         if CONTENT_TYPE in fields and scope["method"] == "POST" and _is_json(fields):
-            exchange.reads_tier = (
-                rank is None and not admission.plain and openai_form(scope["path"])
-            )
+            exchange.reads_tier &= not admission.plain and openai_form(scope["path"])
             exchange.reads_body = exchange.reads_tier or admission.reads_model
-        if rank is not None:
-            exchange.requested = rank
-        exchange.tenant, exchange.ceiling, exchange.label = admission.tenants.of(address, fields)
-        if unknown:
-            admission.metrics.unknown[exchange.label] += 1
         if priority.REQUEST_TIMEOUT in fields or priority.GRPC_TIMEOUT in fields:
             exchange.own_limit = priority.own_wait_limit(fields)
         if DECISION in fields:
@@ -160,15 +192,19 @@ class PriorityMiddleware:
             exchange.evictions = admission.redeem_token(fields[RETRY_TOKEN][0])
         length = fields.get(CONTENT_LENGTH)
         if length is None:
-            exchange.counts_body = TRANSFER_ENCODING in fields or scope["http_version"] >= "2"
-        elif length[0].isdigit() and (len(length[0]) > 18 or int(length[0]) > exchange.left):
+            if TRANSFER_ENCODING in fields or scope["http_version"] >= "2":
+                exchange.body = Body(receive, limit)  # in HTTP/2 a body needs no field
+        elif length[0].isdigit() and (len(length[0]) > 18 or int(length[0]) > limit):
             return self._too_large()
         return None
 
-    async def _read_body(self, exchange: Exchange) -> tuple[Failure | None, str | None]:
+    async def _read_body(
+        self, receive: Any, exchange: Exchange
+    ) -> tuple[Failure | None, str | None]:
         """Read the body before admission, for what it says of the request."""
+        exchange.body = Body(receive, self.admission.body_limit)
         try:
-            body = await exchange.read_body()
+            body = await exchange.body.read()
         except BodyTooLarge:
             return self._too_large(), None
         if body is None:
@@ -190,65 +226,21 @@ class PriorityMiddleware:
             exchange.rank, exchange.tenant = DEFAULT, ""
             exchange.requested = DEFAULT
             return
-        metrics = self.admission.metrics
-        requested = exchange.requested
-        if requested <= exchange.ceiling:
-            exchange.rank = requested
-        else:
-            exchange.rank = exchange.ceiling
-            metrics.clamps[exchange.label, requested, exchange.rank] += 1
-        metrics.tenants[exchange.label] += 1
+        metrics, who = self.admission.metrics, exchange.who
+        exchange.rank = requested = exchange.requested
+        if requested > who.ceiling:
+            exchange.rank = who.ceiling
+            metrics.clamps[who.label, requested, who.ceiling] += 1
+        metrics.tenants[who.label] += 1
 
     def _too_large(self) -> Failure:
-        limit = self.admission.settings.limits.body_bytes
+        limit = self.admission.body_limit
         text = f"the request's body is longer than {limit} bytes, the most this gateway takes"
         return Failure(413, "body_too_large", text)
 
     # Its turn
 
-    async def _serve(self, scope: Any, exchange: Exchange, model: str | None) -> Failure | None:
-        """Take the request through its pool; return the failure to answer with, if any."""
-        task = asyncio.current_task()
-        cancelling = 0 if task is None else task.cancelling()
-        failure = self._ask(exchange, model, task)
-        try:
-            while exchange.state is WAITING:
-                await exchange.wait()
-                if exchange.state is WITHDRAWN and not exchange.gone:  # its pool is no more
-                    exchange.renew()
-                    failure = self._ask(exchange, model, task)
-            if exchange.state is not RUNNING:
-                return failure or self._refused(exchange)
-            scope["fairlead.model"] = model
-            await self.app(scope, exchange.reader(), exchange.send)
-        except asyncio.CancelledError:
-            if exchange.state is not EVICTED or (
-                task is not None and task.cancelling() > cancelling + 1
-            ):
-                exchange.leave()  # somebody else wants this task to end
-                raise
-        except Exception:
-            if exchange.state is not EVICTED:
-                exchange.end(count.FAILED)
-                exchange.status = exchange.status if exchange.answering else 500
-                if exchange.left >= 0 or exchange.answering:
-                    raise
-        finally:
-            exchange.stop_reading()
-        if exchange.state is EVICTED:
-            if task is not None and task.cancelling() > cancelling:
-                task.uncancel()  # that was us
-            exchange.end(count.PREEMPTED)
-            return self._preempted(exchange)
-        if exchange.left < 0 and not exchange.answering:
-            exchange.end(count.FAILED)
-            return self._too_large()
-        exchange.leave()  # without effect on one whose response was complete: that has ended
-        return None
-
-    def _ask(
-        self, exchange: Exchange, model: str | None, task: asyncio.Task[Any] | None
-    ) -> Failure | None:
+    def _ask(self, exchange: Exchange, model: str | None) -> Failure | None:
         """Ask for a slot; the answer is the exchange's state, or a failure if there is nobody to ask."""
         pool = self.admission.pool(model)
         if pool is None and model is None:
@@ -257,10 +249,60 @@ class PriorityMiddleware:
         if pool is None:
             text = f"no upstream serves the model {shown(model)}"
             return Failure(404, "model_not_found", text)
-        exchange.offer(pool, task)
+        exchange.offer(pool)
         return None
 
+    async def _wait(self, receive: Any, exchange: Exchange, model: str | None) -> Failure | None:
+        """Wait for a slot; the answer is as that of `_ask`."""
+        failure = None
+        while exchange.state is WAITING:
+            if exchange.body is None:
+                exchange.body = Body(receive, self.admission.body_limit)
+            await exchange.wait(exchange.body)
+            if exchange.state is WITHDRAWN and not exchange.gone:  # its pool is no more
+                exchange.renew()
+                failure = self._ask(exchange, model)
+        return failure
+
+    def _absorb(self, error: BaseException, exchange: Exchange) -> bool:
+        """Say whether what ended the wait or the application is of our own making; else it is passed on."""
+        if isinstance(error, asyncio.CancelledError):
+            if exchange.state is EVICTED and exchange.cancellations <= 1:
+                return True
+            exchange.leave()  # somebody else wants this task to end
+        elif isinstance(error, Exception):
+            if exchange.state is EVICTED or exchange.unanswerable:
+                return True
+            exchange.end(count.FAILED)
+            exchange.status = exchange.status if exchange.answering else 500
+        return False
+
+    def _conclude(self, exchange: Exchange, failure: Failure | None) -> Failure | None:
+        """Bring what has not come to its end to one; tell the failure to answer with, if any."""
+        if exchange.state is EVICTED:
+            exchange.take_back_cancellation()
+            exchange.end(count.PREEMPTED)
+            return self._preempted(exchange)
+        if exchange.state is RUNNING:
+            if exchange.unanswerable:
+                exchange.end(count.FAILED)
+                return self._too_large()
+            exchange.leave()
+        elif failure is None and exchange.outcome is None:
+            return self._refused(exchange)
+        return failure
+
     # Saying no
+
+    async def _answer(self, failure: Failure, exchange: Exchange, path: str) -> None:
+        exchange.status = failure.status
+        if exchange.outcome is None:  # it never asked for a slot
+            exchange.outcome = f"rejected_{failure.code}"
+            self.admission.metrics.count_refused_request(failure.code)
+        headers = []
+        if exchange.decision:
+            headers.append(exchange.decision_line(failure.code, exchange.waited()))
+        await send_failure(exchange.raw_send, failure, path, headers)
 
     def _refused(self, exchange: Exchange) -> Failure | None:
         pool = exchange.pool_of_slots
