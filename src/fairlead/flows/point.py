@@ -106,7 +106,7 @@ class Point:
     ) -> None:
         self.name = name
         self.retired = False  # another one, or none, has taken its place
-        self.home: object = NOWHERE  # the loop on which flows may ask here without further ado
+        self.home: Any = NOWHERE  # the loop whose tasks may ask here without further ado
         self.parts = Parts(settings, posted, lambda: self.gate.waiting, shared=ledger is not None)
         self.capacity = self.parts.capacity()
         self.load, self.learner = self.parts.load, self.parts.learner
@@ -312,7 +312,10 @@ class Point:
     # Ending
 
     def end(self, flow: Flow, outcome: Outcome, tokens: float | None) -> bool:
-        """Give back what lasts as long as the work, and settle what was charged for it."""
+        """Give back what lasts as long as the work, and settle what was charged; False if that was done before."""
+        if flow.ended:
+            return False
+        flow.ended = True
         self.runtime.finish(flow, outcome, tokens)
         now = self.gate.now  # its end
         self.finished.append((now, flow.cost))
