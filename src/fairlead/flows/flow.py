@@ -174,8 +174,9 @@ class Flow(LeanTicket):
         """
         if tokens is not None and not 0 <= tokens < inf:
             raise Misuse(f"{self!r} cannot have spent {tokens!r}; give a finite number, 0 or more")
-        if self.ended or not self.accepted:
+        if not self.accepted:
             return False
-        self.ended = True
-        point = self.point
-        return point is None or point.end(self, FAILED if status == "error" else OK, tokens)
+        if self.point is None:
+            again, self.ended = self.ended, True
+            return not again
+        return self.point.end(self, FAILED if status == "error" else OK, tokens)

@@ -106,7 +106,7 @@ class Point:
     ) -> None:
         self.name = name
         self.retired = False  # another one, or none, has taken its place
-        self.home: object = NOWHERE  # the loop on which flows may ask here without further ado
+        self.home: Any = NOWHERE  # the loop whose tasks may ask here without further ado
         self.parts = Parts(settings, posted, lambda: self.gate.waiting, shared=ledger is not None)
         self.capacity = self.parts.capacity()
         self.load, self.learner = self.parts.load, self.parts.learner
@@ -133,16 +133,17 @@ class Point:
             scheduler = scheduler.model_copy(update={"workload_latency_based_tokens": True})
         self.resolver = Resolver(scheduler)
         self._margin = scheduler.decision_deadline_margin
+        self._fair = scheduler.fairness_label_key is not None
         if scheduler.workload_latency_based_tokens:
             self._costs = self._costs or {}
             self.resolver.estimate = self._estimate
         learners = (self.load, self.learner, self._costs)
         self._learns = any(one is not None for one in learners)
-        # The workload and tokens of every flow, where labels, load and time have no say in what one asks with.
+        # The workload and tokens of every flow, where neither labels nor time have a say in what one asks with.
         self._alike = None
-        fixed = self.resolver.fixed
-        if fixed and self.load is None and not scheduler.workloads and fixed.queue_timeout is None:
-            self._alike = None if fixed.workload[1] == 0 else (fixed.workload, fixed.tokens)
+        fixed, varied = self.resolver.fixed, scheduler.workloads or self._fair or self.load
+        if fixed is not None and not varied and fixed.queue_timeout is None and fixed.workload[1]:
+            self._alike = (fixed.workload, fixed.tokens)
 
     def _estimate(self, workload: str) -> float | None:
         mean = self._costs.get(workload) if self._costs is not None else None
@@ -206,11 +207,12 @@ class Point:
 
     def prepare(self, flow: Flow, now: float) -> None:
         """Read what a flow asks with."""
-        workload, cost, user, tenant, most, ignored = self.resolver.parameters(flow.labels)
+        workload, cost, tenant, most, ignored = self.resolver.parameters(flow.labels)
         flow.point = self
         flow.workload = workload
         flow.cost = cost
-        flow.user = user
+        if self._fair:
+            flow.user = self.resolver.user(flow.labels)
         flow.tenant = tenant
         if ignored:
             flow.ignored = ignored
@@ -310,7 +312,10 @@ class Point:
     # Ending
 
     def end(self, flow: Flow, outcome: Outcome, tokens: float | None) -> bool:
-        """Give back what lasts as long as the work, and settle what was charged for it."""
+        """Give back what lasts as long as the work, and settle what was charged; False if that was done before."""
+        if flow.ended:
+            return False
+        flow.ended = True
         self.runtime.finish(flow, outcome, tokens)
         now = self.gate.now  # its end
         self.finished.append((now, flow.cost))

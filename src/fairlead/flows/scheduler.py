@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import _get_running_loop
+from threading import get_ident
 from typing import TYPE_CHECKING, Self
 
 from fairlead.core.ticket import EXPIRED, NEW, RUNNING, WAITING, Outcome
 from fairlead.errors import Misuse
 from fairlead.flows.decorating import Decorating
-from fairlead.flows.flow import Flow
+from fairlead.flows.flow import FAILED, OK, Flow
 from fairlead.flows.point import NOWHERE
 from fairlead.flows.points import Points
 from fairlead.runtime import LoopGate, plain_gates
+from fairlead.runtime.loop import task_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,13 +42,13 @@ class AsyncFlow(Flow):
         if point is None:
             self.accepted = True  # nothing limits it
         while point is not None:
-            if _get_running_loop() is not point.home:
+            runtime = point.runtime
+            if get_ident() != runtime.thread or task_of(point.home) is None:
                 if point.retired:  # since the flow was made
                     self.point = point = self.scheduler.points.get(self.control_point)
                     self.accepted = point is None
                     continue
                 self.scheduler.settle(point)
-            runtime = point.runtime
             changed = point.ask(self, runtime.clock())
             if changed or point.gate.due < runtime.timer_at:
                 runtime.after(changed)
@@ -101,7 +102,8 @@ class AsyncFlow(Flow):
             raise
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        self.end("ok" if kind is None else "error")
+        if self.point is not None and self.accepted:
+            self.point.end(self, OK if kind is None else FAILED, None)
 
     def told(self) -> None:
         """Carry out a verdict that another's verb brought."""
