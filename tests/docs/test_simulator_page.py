@@ -34,19 +34,20 @@ def transcripts() -> list[tuple[str, str]]:
 
 def test_the_documents_of_the_page_are_the_examples():
     shown = blocks("yaml")
-    for name in ("overload", "fifo", "priority"):
+    for name in ("overload", "fifo", "priority", "streams"):
         assert (EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8") in shown
-    assert len(shown) == 4
+    assert len(shown) == 5
 
 
 def test_the_other_documents_can_be_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("incident.jsonl").write_text(blocks("json")[0])
-    incident = read_scenario(blocks("yaml")[-1])
+    (incident,) = (read_scenario(one) for one in blocks("yaml") if "incident.jsonl" in one)
     (arrival,) = incident.arrivals(0)
     assert (arrival.cls, arrival.tenant, arrival.service) == ("bulk", "acme", 0.25)
     for name in ("azure-fifo", "azure-priority"):
         assert read_policy(EXAMPLES / f"{name}.yaml").build().slots == 44
+    assert read_policy(EXAMPLES / "streams.yaml").build().slots == 4
 
 
 def transcript(number: int, folder: Path, capsys) -> None:

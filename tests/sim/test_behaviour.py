@@ -19,6 +19,7 @@ PREEMPTING = {
     "policy": {"classes": {"low": {}, "high": {"can_preempt": True}}},
     "capacity": {"slots": 1},
 }
+STREAM = {"preset": "streams", "topics": {"high": {"batch_size": 3, "partitions": 2}}}
 
 
 def drawn(policy: Any, seed: int = 0, **scenario: Any) -> Any:
@@ -159,6 +160,13 @@ class Backwards:
         return sorted(jobs, key=lambda job: job.id, reverse=True)
 
 
+def test_room_goes_to_the_best_of_all_there_are_also_of_those_that_just_became_ready():
+    """The deeper job first, as the door's own planner wants it, though another was planned before it was ready."""
+    given = [Arrival(0.0, 1.0), Arrival(0.0, 1.0), Arrival(0.0, 1.0, deps=(0,))]
+    result = run(given, {"preset": "jobs", "executors": {"default": 1}})
+    assert [row.started for row in result.tickets] == [0.0, 2.0, 1.0]
+
+
 def test_a_planner_of_ones_own_is_asked():
     many = [Arrival(0.0, 1.0) for _ in range(4)]
     policy = {"preset": "jobs", "executors": {"default": 1}, "planner": f"{__name__}:Backwards"}
@@ -170,6 +178,35 @@ def test_limits_of_jobs_hold():
     many = [Arrival(0.0, 1.0, tenant="a"), Arrival(0.0, 1.0, tenant="a"), Arrival(0.0, 1.0)]
     policy = {"preset": "jobs", "executors": {"default": 8}, "tenants": {"a": {"max_running": 1}}}
     assert sorted(row.started or 0.0 for row in run(many, policy).tickets) == [0.0, 0.0, 1.0]
+
+
+def test_a_partition_has_one_batch_at_a_time_and_a_batch_one_record():
+    policy = {"preset": "streams", "concurrency": 4, "topics": {"default": {"batch_size": 2}}}
+    result = run([Arrival(at, 1.0) for at in (0.0, 0.5, 0.5, 0.5)], policy)
+    assert [(row.started, row.ended) for row in result.tickets] == [
+        (0.0, 1.0),
+        (1.0, 2.0),
+        (2.0, 3.0),
+        (3.0, 4.0),
+    ]
+
+
+def test_a_batch_keeps_its_worker_until_its_last_record():
+    topics = {"big": {"batch_size": 3}, "urgent": {"priority": 100}}
+    policy = {"preset": "streams", "concurrency": 1, "topics": topics}
+    given = [*(Arrival(0.0, 1.0, workload="big") for _ in range(4)), Arrival(0.5, 1.0, "urgent")]
+    result = run(given, policy)
+    assert [row.started for row in result.tickets] == [0.0, 1.0, 2.0, 4.0, 3.0]
+
+
+def test_records_of_one_key_go_into_one_partition_and_others_go_round():
+    policy = {"preset": "streams", "concurrency": 4, "topics": {"default": {"partitions": 4}}}
+    keyed = run([Arrival(0.0, 1.0, tenant="acme") for _ in range(3)], policy)
+    assert [row.started for row in keyed.tickets] == [0.0, 1.0, 2.0]
+    spread = run([Arrival(0.0, 1.0) for _ in range(5)], policy)
+    assert [row.started for row in spread.tickets] == [0.0, 0.0, 0.0, 0.0, 1.0]
+    named = run([Arrival(0.0, 1.0, labels={"partition": "3"}) for _ in range(2)], policy)
+    assert [row.started for row in named.tickets] == [0.0, 1.0]
 
 
 def test_clients_come_again_when_they_were_answered():
@@ -217,6 +254,18 @@ def test_progress_is_told_and_ends_at_one():
         ({"preset": "gateway", "capacity": 400}, Arrival(0.0, 1.0, "vip"), "no class 'vip'"),
         ({"preset": "jobs"}, Arrival(0.0, 1.0, pool="gpu"), "no pool 'gpu'; its pools are default"),
         ({"preset": "jobs"}, Arrival(0.0, 1.0, patience=1.0), "leave patience out"),
+        (STREAM, Arrival(0.0, 1.0, workload="lwo"), "no topic 'lwo'; its topics are high"),
+        (STREAM, Arrival(0.0, 1.0, "high", patience=1.0), "leave patience and leaves out"),
+        (STREAM, Arrival(0.0, 1.0, "high", leaves=1.0), "leave patience and leaves out"),
+        (STREAM, Arrival(0.0, 1.0, "high", cost=1.5), "a number of records here, .* got 1.5"),
+        (STREAM, Arrival(0.0, 1.0, "high", cost=0.0), "a number of records here, .* got 0"),
+        (STREAM, Arrival(0.0, 1.0, "high", cost=4.0), "4 records come together in high, .* 3 at"),
+        (
+            STREAM,
+            Arrival(0.0, 1.0, "high", labels={"partition": "2"}),
+            "no partition '2'; its partitions are 0 to 1",
+        ),
+        (STREAM, Arrival(0.0, 1.0, "high", labels={"partition": "x"}), "no partition 'x'"),
     ],
 )
 def test_what_does_not_belong_is_said_before_anything_runs(policy, arrival, said, monkeypatch):
@@ -239,6 +288,21 @@ def test_a_gate_that_is_due_for_ever_is_told_and_does_not_hang():
     policy._build = lambda: Site(Spinning(FairQueue(), Slots(1)))
     with pytest.raises(PolicyError, match="again and again"):
         simulate(Scenario.of([Arrival(0.0, 5.0), Arrival(1.0, 1.0, patience=1.0)]), policy, 0)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"preset": "jobs", "executors": {"default": 1}},
+        {"preset": "streams", "concurrency": 1, "topics": {"default": {}}},
+    ],
+    ids=["jobs", "streams"],
+)
+def test_rounds_that_start_nothing_are_no_standstill(policy, monkeypatch):
+    """Doors that decide in rounds have one for each instant at which somebody comes, though nothing may start."""
+    monkeypatch.setattr("fairlead.sim.run.MOST_IDLE", 100)
+    crowd = [Arrival(number / 8, 50.0 if number == 0 else 0.0) for number in range(300)]
+    assert run(crowd, policy).totals["done"] == len(crowd)
 
 
 def test_usage_of_stretches_longer_than_a_part():

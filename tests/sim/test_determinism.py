@@ -69,6 +69,19 @@ SCENARIO: dict[str, Any] = {
 GRAPHS: dict[str, Any] = {
     "arrivals": [{"kind": "dags", "files": "d.json", "rate": 0.5, "runs": 30}]
 }
+RECORDS: dict[str, Any] = {
+    "seconds": "20s",
+    "arrivals": [
+        {
+            "kind": "poisson",
+            "rate": 20,
+            "workloads": ["chat", "search"],
+            "tenants": ["a", "b", "c", "d"],
+            "service": {"exponential": "100ms"},
+        },
+        {"kind": "burst", "size": 50, "every": "5s", "workload": "logs", "service": "20ms"},
+    ],
+}
 POLICIES: dict[str, dict[str, Any]] = {
     "gateway": {
         "preset": "gateway",
@@ -91,6 +104,15 @@ POLICIES: dict[str, dict[str, Any]] = {
         "capacity": {"slots": 5},
     },
     "jobs": {"preset": "jobs", "executors": {"default": 3}, "tenants": {"d": {"weight": 2.0}}},
+    "streams": {
+        "preset": "streams",
+        "concurrency": 3,
+        "topics": {
+            "chat": {"priority": 80, "partitions": 3, "batch_size": 5},
+            "search": {"weight": 2.0, "partitions": 2},
+            "logs": {},
+        },
+    },
 }
 
 CHILD = """
@@ -105,7 +127,7 @@ for scenario, policy, seed in json.loads(sys.stdin.read()):
 
 def scenario_for(name: str, folder: Path) -> dict[str, Any]:
     if name != "jobs":
-        return SCENARIO
+        return RECORDS if name == "streams" else SCENARIO
     path = folder / "d.json"
     path.write_text(json.dumps(WORKFLOW))
     return {"arrivals": [GRAPHS["arrivals"][0] | {"files": str(path)}]}

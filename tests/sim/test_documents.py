@@ -137,7 +137,10 @@ def test_scenarios_that_cannot_be(text, said):
         ("policy: fifo\ncapacity: {}\n", "2:1 capacity: needs one of slots"),
         ("policy: fifo\ncapacity: {slots: 1, unlimited: true}\n", "unlimited cannot be together"),
         ("policy: fifo\ncapacity: {slots: 1, reserved: {slots: 1}}\n", "slots or reserved"),
-        ("preset: taks\n", "1:1 preset: preset must be one of flows, gateway, jobs, tasks"),
+        (
+            "preset: taks\n",
+            "1:1 preset: preset must be one of flows, gateway, jobs, streams, tasks",
+        ),
         ("preset: tasks\nmax_concurency: 5\n", "did you mean max_concurrency?"),
         ("preset: gateway\ncapacity: 5\n", "reservations need 11 slots but the capacity is 5"),
         ("preset: gateway\nclasses:\n  interactiv: {}\n", "3:3 classes.interactiv: unknown class"),
@@ -148,6 +151,9 @@ def test_scenarios_that_cannot_be(text, said):
         ("control_points: {a: {}, b: {}}\n", "point must be one of a, b"),
         ("preset: jobs\nplanner: SJFS\n", "2:1 planner: a planner must be given as module:Class"),
         ("preset: jobs\nexecutors: {}\n", "executors: "),
+        ("preset: streams\n", "topics: is required"),
+        ("preset: streams\ntopics: {a: {priority: 101}}\n", "2:14 topics.a.priority: must be"),
+        ("preset: streams\ntopics: {a: {weights: 2}}\n", "did you mean weight?"),
         (
             "policy: {classes: {a: {}}}\ncapacity:\n  reserved: {slots: 4, floors: {c: 1}}\n",
             "3:33 capacity.reserved.floors.c: is no class; the classes are a",

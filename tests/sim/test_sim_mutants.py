@@ -14,7 +14,15 @@ from fairlead.sim import run as running
 from fairlead.sim.flows_site import PointGate
 from fairlead.sim.gateway_site import GatewaySite
 from fairlead.sim.run import END, Run
-from tests.sim import test_behaviour, test_determinism, test_fidelity, test_reference
+from fairlead.sim.streams_site import StreamGate
+from fairlead.streams.ordering import TopicOrder
+from tests.sim import (
+    test_behaviour,
+    test_determinism,
+    test_fidelity,
+    test_fidelity_streams,
+    test_reference,
+)
 from tests.sim.model import balanced, run
 
 CAUGHT = (AssertionError, pytest.fail.Exception, LookupError)
@@ -74,7 +82,12 @@ def gateways_many() -> None:
         test_fidelity.gateway_agrees(seed, 1 + seed % 4, seed % 2)
 
 
-ALL = [first_come_many, nobody_lost, tasks_many, flows_many, gateways_many]
+def streams_many() -> None:
+    for seed in range(4):
+        test_fidelity_streams.streams_agree(seed, 1 + seed % 3)
+
+
+ALL = [first_come_many, nobody_lost, tasks_many, flows_many, gateways_many, streams_many]
 
 
 @pytest.mark.parametrize("check", ALL, ids=lambda check: check.__name__)
@@ -231,6 +244,45 @@ def test_a_round_of_jobs_that_is_not_one(monkeypatch):
     monkeypatch.setattr(jobs_site.FrontierGate, "offer", hasty)
     with pytest.raises(CAUGHT):
         test_behaviour.test_planners_plan_what_came_together_as_a_whole()
+
+
+def test_a_stream_that_gives_the_scheduler_each_record_as_it_comes(monkeypatch):
+    offer = StreamGate.offer
+
+    def hasty(self: StreamGate, ticket: Any, now: float) -> Any:
+        offer(self, ticket, now)
+        return [one for one in self.advance(now) if one is not ticket]
+
+    monkeypatch.setattr(StreamGate, "offer", hasty)
+    with pytest.raises(CAUGHT):
+        streams_many()
+
+
+def test_a_stream_that_gives_room_back_before_the_next_batch_waits(monkeypatch):
+    def end(self: StreamGate, job: Any) -> None:
+        job.holding.partition.finish(job.taken)
+        self.queue.done(job)
+        self.scheduler.settle(job)
+        self._give(self._taken(job.holding))
+
+    monkeypatch.setattr(StreamGate, "_end", end)
+    with pytest.raises(CAUGHT):
+        streams_many()
+
+
+def test_a_stream_without_the_priorities_of_the_door(monkeypatch):
+    monkeypatch.setattr(test_fidelity_streams, "simulated", _without_priorities)
+    with pytest.raises(CAUGHT):
+        streams_many()
+
+
+def _without_priorities(*given: Any) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TopicOrder, "effective", lambda self, ticket, now: 0.0)
+        return SIMULATED(*given)
+
+
+SIMULATED = test_fidelity_streams.simulated
 
 
 def test_one_generator_for_all_sources(monkeypatch):

@@ -133,10 +133,11 @@ class Pool:
         for level in self.tuning.levels:
             self.runtime.adjust(Change(level.name, "set_weights", (self.tuning.weights,)))
 
-    def resize(self, total: int) -> None:
-        """Follow the fleet; what may start now starts."""
-        if total != self.capacity.total:
-            self.runtime.adjust(Change("slots", "resize", (total,)))
+    def resize(self, total: int, ceiling: int | None = None) -> None:
+        """Follow the fleet, up to an operator's ceiling; what may start now starts."""
+        used = total if ceiling is None else min(total, ceiling)
+        if used != self.capacity.total:
+            self.runtime.adjust(Change("slots", "resize", (used,)))
         if self._sharing is not None:
             self._sharing.resize(self.name, total)
 

@@ -36,6 +36,9 @@ def _waits(frontier: Frontier, ticket: Ticket, now: float) -> str:
     said = order.explain(ticket, now)
     refusals = ((part, part.refusal(ticket, now)) for part in frontier.room.parts)
     causes = [part.describe(ticket, now, why) for part, why in refusals if why is not None]
+    room = frontier.gate.capacity  # with what is shared with others, if anything is
+    if not causes and (why := room.refusal(ticket, now)) is not None:
+        causes = [room.describe(ticket, now, why)]
     if not causes:
         text = f"executor {ticket.pool!r} has room, but {said or 'others go first'}"
         return f"it waits: {text}"

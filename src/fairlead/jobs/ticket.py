@@ -79,7 +79,6 @@ class _Job:
     can_preempt = False
     committed = False
     cost = 1
-    deadline = inf
     evictable = False
     evictions = 0
     hold_until = inf
@@ -108,8 +107,13 @@ class _Job:
 
     @property
     def estimate(self) -> float | None:
-        estimate: float | None = self.work.estimate
-        return estimate
+        return getattr(self.work, "estimate", None)  # a job found running says nothing of it
+
+    @property
+    def deadline(self) -> float:
+        soft, hard = getattr(self.work, "soft", None), getattr(self.work, "hard", None)
+        found: float | None = hard if soft is None else soft
+        return inf if found is None else found
 
     __repr__ = Bare.__repr__
 

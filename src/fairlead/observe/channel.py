@@ -255,6 +255,7 @@ class Channel:
                 state,
                 reason_of(ticket.reason),
                 ticket.promoted,
+                ticket.estimate,
             )
         )
         if state != "evicted":

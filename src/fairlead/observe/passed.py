@@ -44,6 +44,7 @@ class Passed(NamedTuple):
     state: str
     reason: str | None
     promoted: bool
+    estimate: float | None = None  # seconds its work was thought to take
 
 
 class Decision(NamedTuple):

@@ -24,10 +24,11 @@ log = logging.getLogger("fairlead")
 
 
 class ThreadGate:
-    """A gate any thread may use."""
+    """A gate any thread may use; `clock` tells the time in seconds."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, clock: Callable[[], float] = time.monotonic) -> None:
         self.gate = gate
+        self.now = clock
         self.guests = 0  # doors that have joined, beside the one that made it
         gate.capacity.thread_gate = self
         self.lock = threading.RLock()
@@ -71,10 +72,6 @@ class ThreadGate:
         if timer is not None:
             timer.join()
 
-    def now(self) -> float:
-        """Read the clock."""
-        return time.monotonic()
-
     def offer(self, ticket: Ticket) -> None:
         """Ask for a turn; the lock is held."""
         self._carry_out(self.gate.offer, ticket, self.now())
@@ -101,6 +98,14 @@ class ThreadGate:
     def adjust(self, change: Change) -> None:
         """Change a setting; what may start now is told.  The lock is held."""
         self._carry_out(self.gate.adjust, change, self.now())
+
+    def rouse(self) -> None:
+        """Have the gate look at what has come from elsewhere; from any thread.  The lock is not held."""
+        with self.lock:
+            try:
+                self._carry_out(self.gate.advance, self.now())
+            except PolicyError:
+                log.exception("a policy failed as room came from elsewhere")
 
     def _carry_out(self, verb: Callable[..., Sequence[Ticket]], *args: Any) -> None:
         changed: Sequence[Ticket] = ()

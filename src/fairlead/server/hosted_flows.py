@@ -8,6 +8,7 @@ from fairlead.errors import ConfigError
 from fairlead.flows.serving import FlowServer
 from fairlead.server.hosted_pool import shared
 from fairlead.server.hosting import View, resize_to
+from fairlead.server.recording import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from fairlead.core import Ticket
     from fairlead.flows.loading import Loaded as FlowsLoaded
+    from fairlead.observe.passed import Passed
     from fairlead.observe.watched import Feed
     from fairlead.server.hosted_pool import HostedPool
     from fairlead.server.hosting import State
@@ -67,6 +69,10 @@ class HostedFlows:
     def hurry(self) -> None:
         """Refuse whoever waits now."""
         self.server.hurry()
+
+    def left(self) -> str:
+        """Tell of checks."""
+        return self.server.left()
 
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow other limits; whoever waits goes on waiting."""
@@ -125,6 +131,10 @@ class HostedFlows:
         said = point.settings.model_dump(mode="json", by_alias=True, exclude_none=True)
         said["scheduler"] |= {"workload_label_key": "workload", "tokens_label_key": "tokens"}
         return {"preset": "flows", **said}
+
+    async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
+        """A line for each ticket."""
+        return map(line_of, rows)
 
     def summary(self) -> dict[str, Any] | None:
         """Its gates tell everything."""

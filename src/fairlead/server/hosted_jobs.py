@@ -13,17 +13,22 @@ from fairlead.jobs.planning import name_of
 from fairlead.jobs.service import Jobs
 from fairlead.jobs.serving import JobServer
 from fairlead.server import apps
+from fairlead.server.hosted_pool import borrowing
 from fairlead.server.hosting import View
+from fairlead.server.recording import job_lines, job_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from prometheus_client import Metric
 
     from fairlead.core import Capacity, Gate, Policy, Ticket
+    from fairlead.observe.passed import Passed
     from fairlead.observe.watched import Feed
+    from fairlead.server.hosted_pool import HostedPool
     from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
+    from fairlead.server.recording import Job
     from fairlead.server.settings import JobsSettings
 
 LEADER = "jobs/leader"
@@ -60,12 +65,14 @@ class HostedJobs:
         *,
         grace: float,
         prepare: Callable[[Jobs], None] = lambda jobs: None,
+        pools: Sequence[HostedPool] = (),
     ) -> None:
         self.state: State = "starting"
         self.detail = ""
         self._settings = settings
-        self._feed = feed
         self._channel = feed.channel(LEADER, class_of)
+        watched = feed.gate(LEADER, class_of)
+        self._make_gate = borrowing(pools, LEADER, watched, self._wake) or watched
         self.jobs = jobs_of(settings)
         prepare(self.jobs)
         self.jobs.make_gate = self._gate
@@ -85,7 +92,12 @@ class HostedJobs:
         before = self._channel.gate
         if before is not None:
             self._channel.forget([*before.waiters(), *before.holders])
-        return self._feed.gate(LEADER, class_of)(policy, capacity)
+        return self._make_gate(policy, capacity)
+
+    def _wake(self) -> None:
+        """Slots of a pool were lent."""
+        if self.jobs.scheduler is not None:
+            self.jobs.scheduler.wake()
 
     async def start(self) -> None:
         """Open the database, and begin."""
@@ -120,6 +132,10 @@ class HostedJobs:
         """Hand back what runs now."""
         self.server.hurry()
 
+    def left(self) -> str:
+        """Tell of jobs."""
+        return self.server.left()
+
     def retune(self, loaded: Loaded) -> list[str]:
         """Jobs change by their own verbs, such as the planner's; their section counts at a start."""
         if loaded.settings.jobs != self._settings:
@@ -153,7 +169,25 @@ class HostedJobs:
             return None
         slots = {name: count for name, count in scheduler.roster.slots().items() if count}
         planner = name_of(self.jobs.settings.planner)
-        return {"preset": "jobs", "planner": planner, "executors": slots or {"default": 1}}
+        set_now = self.jobs.settings
+        limits = {
+            "max_concurrent_dags": set_now.max_concurrent_dags,
+            "max_running_per_dag": set_now.max_running_per_dag,
+            "max_wait": set_now.max_wait,
+            "max_withheld": set_now.max_withheld,
+            "burst": set_now.burst,
+            "tenants": {name: one._asdict() for name, one in set_now.tenants.items()},
+        }
+        return {"preset": "jobs", "planner": planner, "executors": slots or {"default": 1}} | limits
+
+    async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
+        """A line for each try of a job, with what it waited for; only the database knows that."""
+        store = await self.jobs.store()
+        needs: dict[Job, tuple[int, ...]] = {}
+        # A run of one job has no other node, and nothing in it waits for anything.
+        for run in sorted({run for run, node in map(job_of, rows) if node > 0}):
+            needs |= {(run, job.node): job.needs for job in await store.jobs(run)}
+        return job_lines(rows, needs)
 
     def summary(self) -> dict[str, Any] | None:
         """Count jobs for a snapshot; None before they were first counted."""

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.runtime import GatePool
 from fairlead.server.hosting import View, resize_to
+from fairlead.server.recording import line_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from prometheus_client import Metric
 
     from fairlead.core import Ticket
     from fairlead.observe import Feed
+    from fairlead.observe.passed import Passed
     from fairlead.runtime import MakeGate, MakeGates
     from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
@@ -38,7 +40,9 @@ class HostedPool:
 
     def _class_of(self, ticket: Ticket) -> str:
         member: str = ticket.member  # type: ignore[attr-defined]
-        return f"{member.replace(':', '/', 1)} {self._namers[member](ticket)}"
+        gate = member.replace(":", "/", 1)
+        namer = self._namers.get(member)  # none of a door that borrows: its own gate tells classes
+        return gate if namer is None else f"{gate} {namer(ticket)}"
 
     def factory(self, gate: str, class_of: Callable[[Ticket], str]) -> MakeGate | None:
         """What the door of a gate makes it with; None if that gate is no member."""
@@ -49,8 +53,18 @@ class HostedPool:
         self._namers[member] = class_of
         return self.pool.member(member, weight)
 
+    def lender(
+        self, gate: str, make: MakeGate, wake: Callable[[], None] | None = None
+    ) -> MakeGate | None:
+        """What a door with a thread or a clock of its own makes a gate with; None if that gate is no member."""
+        weight = self._settings.doors.get(gate)
+        if weight is None:
+            return None
+        return self.pool.borrower(gate.replace("/", ":", 1), weight, wake=wake, gate=make)
+
     async def start(self) -> None:
-        """There is nothing to begin: the doors do."""
+        """Be on this loop; there is nothing else to begin: the doors do."""
+        self.pool.runtime.enter(self.name)
 
     async def stop(self, grace: float) -> None:
         """There is nothing to end: the doors do."""
@@ -58,6 +72,10 @@ class HostedPool:
 
     def hurry(self) -> None:
         """There is nothing to hurry."""
+
+    def left(self) -> str:
+        """There is nothing to leave."""
+        return "nothing"
 
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow another number of slots and other weights of the same members."""
@@ -98,6 +116,10 @@ class HostedPool:
         """The simulator has one door at a time."""
         return None
 
+    async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
+        """A line for each ticket."""
+        return map(line_of, rows)
+
     def summary(self) -> dict[str, Any] | None:
         """Its gate tells everything."""
         return None
@@ -124,3 +146,14 @@ def shared(
         return otherwise(name)
 
     return make
+
+
+def borrowing(
+    pools: Iterable[HostedPool],
+    gate: str,
+    otherwise: MakeGate,
+    wake: Callable[[], None] | None = None,
+) -> MakeGate | None:
+    """What a door with a thread or a clock of its own makes a gate with; None if that gate is in no pool."""
+    found = (pool.lender(gate, otherwise, wake) for pool in pools)
+    return next((make for make in found if make is not None), None)

@@ -6,17 +6,23 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from fairlead.errors import ConfigError
+from fairlead.server.hosted_pool import borrowing
 from fairlead.server.hosting import View, resize_to
+from fairlead.server.recording import batch_lines
 from fairlead.streams.gating import GateScheduler
 from fairlead.streams.lag import LagWatch
+from fairlead.streams.ordering import TopicOrder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from prometheus_client import Metric
 
     from fairlead.core import Ticket
+    from fairlead.observe.passed import Passed
     from fairlead.observe.watched import Feed
+    from fairlead.server.hosted_pool import HostedPool
     from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
     from fairlead.server.settings import StreamsSettings
@@ -35,14 +41,27 @@ class HostedStreams:
 
     name = kind = "streams"
 
-    def __init__(self, app: StreamApp, feed: Feed, settings: StreamsSettings | None = None) -> None:
+    def __init__(
+        self,
+        app: StreamApp,
+        feed: Feed,
+        settings: StreamsSettings | None = None,
+        pools: Sequence[HostedPool] = (),
+    ) -> None:
         self.state: State = "starting"
         self.detail = ""
         self.app = app
         self._settings = settings
         self._feed = feed
         self._lag = LagWatch(app)
-        app.make_gate = feed.gate(WORKERS, class_of)
+        watched = feed.gate(WORKERS, class_of)
+        shared = borrowing(pools, WORKERS, watched)
+        if shared is not None and app.settings.scheduler is not None:
+            own = app.settings.scheduler.__name__
+            raise ConfigError(
+                f"{WORKERS} cannot be in a pool: {own}, the app's own scheduler, has no gate"
+            )
+        app.make_gate = shared or watched
 
     async def start(self) -> None:
         """Begin to consume."""
@@ -61,6 +80,10 @@ class HostedStreams:
         """Wait no longer for what runs: its records are read again by the next owner."""
         if self.app.started is not None:
             self.app.started.hurry()
+
+    def left(self) -> str:
+        """What ran is not committed."""
+        return "what ran is read again by the next owner"
 
     def retune(self, loaded: Loaded) -> list[str]:
         """A stream app is code: it changes at a start."""
@@ -112,8 +135,36 @@ class HostedStreams:
         return found if isinstance(found, GateScheduler) else None
 
     def policy(self, gate: str) -> dict[str, Any] | None:
-        """The simulator has no partitions, which are what batches wait for."""
-        return None
+        """The topics, over the workers there are now; their partitions are those held here."""
+        scheduler = self._scheduler()
+        if scheduler is None:
+            return None
+        slots: Any = scheduler.gate.gate.capacity.part("workers")
+        if slots is None or not isinstance(scheduler.gate.gate.policy, TopicOrder):
+            raise ConfigError("the simulator knows neither the policy nor the capacity of this app")
+        topics = {}
+        for topic in self.app.topics.values():
+            if topic.parallel_by is not None:
+                raise ConfigError(
+                    f"topic {topic.name} has parallel_by, and a recording does not tell keys"
+                )
+            if topic.shape.describes:
+                raise ConfigError(
+                    f"the consumer of topic {topic.name} tells tenant, cost or deadline of its "
+                    "batches itself, and the simulator cannot ask it"
+                )
+            held = self.app.runtime.assignments.get(topic.name, ())
+            topics[topic.name] = {
+                "priority": topic.priority,
+                "weight": topic.weight,
+                "batch_size": topic.batch_size,
+                "partitions": max(held, default=0) + 1,
+            }
+        return {"preset": "streams", "concurrency": max(1, slots.total), "topics": topics}
+
+    async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
+        """A line for each batch."""
+        return batch_lines(rows)
 
     def summary(self) -> dict[str, Any] | None:
         """What the app tells of itself: assignment, lag, what is withheld and why."""

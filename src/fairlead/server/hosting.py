@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Hashable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from prometheus_client import Metric
 
     from fairlead.core import Change
     from fairlead.observe.channel import Channel
+    from fairlead.observe.passed import Passed
     from fairlead.server.loading import Loaded
 
 State = Literal["starting", "running", "failed", "stopped"]
@@ -41,6 +42,9 @@ class View:
     channel: Channel
     now: Callable[[], float]
     total: Callable[[], float | None]
+    ceiling: Callable[[], int | None] = lambda: (
+        None
+    )  # an operator's, where slots follow something else
     reserved: Callable[[], list[Reserve]] = list
     weight_of: Callable[[Hashable], float] = lambda tenant: 1.0
     adjust: Callable[[Change], Any] | None = None
@@ -68,6 +72,9 @@ class Hosted(Protocol):
     def hurry(self) -> None:
         """Wait for nothing any more."""
 
+    def left(self) -> str:
+        """Say what would be left undone if the process ended now."""
+
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow another configuration; tell what of it needs a new start."""
 
@@ -81,7 +88,10 @@ class Hosted(Protocol):
         """Say why it does not welcome traffic, if it does not."""
 
     def policy(self, gate: str) -> dict[str, Any] | None:
-        """The policy of a gate as the simulator reads it; None if it knows no such."""
+        """The policy of a gate as the simulator reads it; None if it knows no such, or a ConfigError that says why."""
+
+    async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
+        """What passed one of its gates, as the simulator reads it."""
 
     def summary(self) -> dict[str, Any] | None:
         """What a snapshot tells of this door beside its gates."""
@@ -98,6 +108,11 @@ def resize_to(args: list[Any]) -> tuple[Any, ...]:
     if len(args) != 1 or type(args[0]) is not int or not 0 <= args[0] <= 1_000_000:
         raise ValueError("resize takes one whole number, 0 to 1000000")
     return tuple(args)
+
+
+def ceiling_of(args: list[Any]) -> tuple[Any, ...]:
+    """Read the arguments of a `resize` that stays: a whole number, or null to end it."""
+    return (None,) if args == [None] else resize_to(args)
 
 
 def weight_for(args: list[Any]) -> tuple[Any, ...]:

@@ -7,11 +7,11 @@ import gzip
 import json
 import re
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from fairlead import __version__
 from fairlead.server.api import CALLER, Deed
-from fairlead.server.recording import line_of
 from fairlead.server.snapshots import decision_document, waiting_document
 from fairlead.serving.access import LOCAL, Role
 from fairlead.serving.http import Answer, Problem, Stream, answer, read_query, values_of
@@ -119,13 +119,13 @@ class Looking:
 
     async def recording(self, scope: Scope, receive: Receive, gate: str) -> Stream:
         minutes = number_of(read_query(scope, ("minutes",)), "minutes", 15, MOST_MINUTES)
-        channel = self._server.view(gate).channel
-        rows = await asyncio.to_thread(channel.rows, time.time() - 60 * minutes)
+        view = self._server.view(gate)
+        rows = await asyncio.to_thread(view.channel.rows, time.time() - 60 * minutes)
+        told = iter(await self._server.door_of(view).recorded(rows))
 
         async def lines() -> AsyncIterator[bytes]:
-            for first in range(0, len(rows), LINES_AT_ONCE):
-                told = (json.dumps(line_of(row)) for row in rows[first : first + LINES_AT_ONCE])
-                yield "".join(f"{line}\n" for line in told).encode()
+            while some := list(islice(told, LINES_AT_ONCE)):
+                yield "".join(f"{json.dumps(line)}\n" for line in some).encode()
                 await asyncio.sleep(0)  # a quick reader alone would not make way
 
         return Stream(lines(), LINES.encode())

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 from fairlead.server.snapshots import name_of, workload_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
     from fairlead.observe.passed import Passed
+
+Job = tuple[int, int]  # the number of its run and its place in it
 
 
 def line_of(row: Passed) -> dict[str, Any]:
@@ -30,3 +34,50 @@ def line_of(row: Passed) -> dict[str, Any]:
         "started": row.started,
         "ended": row.ended,
     }
+
+
+def batch_lines(rows: Iterable[Passed]) -> Iterator[dict[str, Any]]:
+    """Describe batches of streams: `tokens` records of one partition."""
+    for row in rows:
+        place: Any = row.key  # topic and partition
+        yield line_of(row) | {"partition": place[1]}
+
+
+def job_of(row: Passed) -> Job:
+    """Tell which job a row of the jobs' gate is about."""
+    run, _, node = str(row.key).partition(".")
+    return int(run), int(node)
+
+
+def job_lines(
+    rows: Iterable[Passed], needs: Mapping[Job, Sequence[int]]
+) -> Iterator[dict[str, Any]]:
+    """Describe jobs with what each waited for, in the order in which they became ready.
+
+    A job all of whose needs are told too may come (`t`) as soon as they may: when it really came, `ready`, was for the
+    slots to say.  If one of them is not told, because it ended before, `ready` is the best that is known.  Each further
+    try waits for the one before it, and comes no sooner than it did.
+    """
+    tries: dict[Job, int] = {}
+    latest: dict[
+        Job, tuple[str, float]
+    ] = {}  # of each job: the last try, and since when it may come
+    for row in sorted(rows, key=lambda row: row.arrived):
+        job = job_of(row)
+        line = line_of(row) | {"pool": row.cls, "dag": job[0], "ready": row.arrived}
+        if row.estimate is not None:
+            line["estimate_ms"] = row.estimate * 1000
+        if row.state != "lost":
+            wanted = [(job[0], node) for node in needs.get(job, ())]
+            if job in latest:
+                line["deps"] = [latest[job][0]]
+            else:
+                known = [latest[one] for one in wanted if one in latest]
+                line["deps"] = [name for name, _ in known]
+                if known and len(known) == len(wanted):
+                    line["t"] = max(at for _, at in known)
+            tries[job] = tries.get(job, 0) + 1
+            again = f"#{tries[job]}" if tries[job] > 1 else ""
+            line["id"] = f"{row.key}{again}"
+            latest[job] = (line["id"], line["t"])
+        yield line

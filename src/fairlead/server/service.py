@@ -9,13 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.config import shown
 from fairlead.documents.values import is_loopback
-from fairlead.gateway.protocol import GatewayProtocol
-from fairlead.gateway.settings import Limits
 from fairlead.observe.watched import Feed
 from fairlead.server import demo
 from fairlead.server.acting import Acting
@@ -30,6 +27,7 @@ from fairlead.server.metrics import Families
 from fairlead.server.snapshots import Decisions, snapshot_of
 from fairlead.serving.access import Access, Role, Token
 from fairlead.serving.http import Problem
+from fairlead.serving.limits import Limits
 from fairlead.serving.listener import Listener, Tls
 
 if TYPE_CHECKING:
@@ -90,8 +88,7 @@ class Server:
             metrics=self.families.gathered,
         )
         tls = None if settings.tls is None else Tls(settings.tls.certificate, settings.tls.key)
-        limited = partial(GatewayProtocol, limits=lambda: LIMITS)
-        self.listener = Listener(self.api, settings.listen, protocol=limited, tls=tls)
+        self.listener = Listener(self.api, settings.listen, limits=lambda: LIMITS, tls=tls)
         self._decisions = Decisions(self.feed)
         self._tracing: Tracing | None = None
         if settings.otel is not None:
@@ -100,6 +97,7 @@ class Server:
             self._tracing = Tracing(self.feed, settings.otel)
         self._sampling: asyncio.Task[None] | None = None
         self._hurried = asyncio.Event()
+        self._ends: dict[asyncio.Task[None], Hosted] = {}
         # Told of each configuration that is followed now, whoever brought it.
         self.on_retuned: Callable[[Loaded], object] = lambda loaded: None
 
@@ -126,6 +124,7 @@ class Server:
                     self.feed,
                     grace=settings.server.shutdown_grace,
                     prepare=demo.add_tasks if self._shows_jobs(loaded) else lambda jobs: None,
+                    pools=pools,
                 )
             )
         if settings.streams is not None:
@@ -134,7 +133,7 @@ class Server:
             from fairlead.streams import StreamApp
 
             app = apps.find(settings.streams.app, StreamApp, "streams.app")
-            self.doors.append(HostedStreams(app, self.feed, settings.streams))
+            self.doors.append(HostedStreams(app, self.feed, settings.streams, pools))
         elif loaded.demo.traffic:
             from fairlead.server.demo_stream import stream_app
             from fairlead.server.hosted_streams import HostedStreams
@@ -158,6 +157,10 @@ class Server:
             known = ", ".join(sorted(views)) or "none"
             raise Problem(404, "not_found", f"there is no gate {shown(gate)}; there are {known}")
         return found
+
+    def door_of(self, view: View) -> Hosted:
+        """Find the door that a gate is of."""
+        return next(door for door in self.doors if door.name == view.door)
 
     def _unready(self) -> dict[str, str]:
         told = {door.name: door.unready() for door in self.doors}
@@ -231,7 +234,7 @@ class Server:
 
     async def _end_doors(self, grace: float) -> None:
         """End all doors; once hurried, one that still waits for somebody, such as a database, is left behind."""
-        ends = {asyncio.create_task(door.stop(grace)): door for door in self.doors}
+        self._ends = ends = {asyncio.create_task(door.stop(grace)): door for door in self.doors}
         hurried = asyncio.create_task(self._hurried.wait())
         left = set(ends)
         while left and not hurried.done():
@@ -254,6 +257,11 @@ class Server:
         self._hurried.set()
         for door in self.doors:
             door.hurry()
+
+    def left(self) -> str:
+        """Say what doors that have not ended leave undone."""
+        doors = [door for end, door in self._ends.items() if not end.done()]
+        return "; ".join(f"{door.name}: {door.left()}" for door in doors) or "nothing of a door"
 
     async def _end_sampling(self) -> None:
         if self._sampling is not None:

@@ -49,6 +49,7 @@ def gate_document(view: View) -> dict[str, Any]:
             "total": total,
             "used": used,
             "free": None if total is None else max(0, total - used),
+            "ceiling": view.ceiling(),
         },
         "reserved": [
             {"class": one.cls, "held": one.held, "used": one.used} for one in view.reserved()

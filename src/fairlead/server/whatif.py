@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairlead.config import shown
 from fairlead.errors import ConfigError
-from fairlead.server.recording import line_of
 from fairlead.serving.http import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from fairlead.observe.passed import Passed
     from fairlead.server.service import Server
 
 Found = TypeVar("Found")
@@ -48,12 +47,14 @@ class WhatIf:
     ) -> dict[str, Any] | None:
         """Replay; 409 while another one runs, 422 for what cannot be changed or replayed; None if the asker is gone."""
         view = self._server.view(gate)
-        door = next(door for door in self._server.doors if door.name == view.door)
-        document = door.policy(gate)
+        door = self._server.door_of(view)
+        why = "the simulator has no such policy"
+        try:
+            document = door.policy(gate)
+        except ConfigError as error:
+            document, why = None, str(error)
         if document is None:
-            raise Problem(
-                422, "no_replay", f"{gate} cannot be replayed: the simulator has no such policy"
-            )
+            raise Problem(422, "no_replay", f"{gate} cannot be replayed: {why}")
         if self._busy:
             raise Problem(409, "busy", "another what-if runs; wait for its end")
         self._busy = True
@@ -62,7 +63,8 @@ class WhatIf:
             if not rows:
                 detail = f"nothing has passed {gate} in the last {minutes:g} minutes"
                 raise Problem(422, "nothing_recorded", detail)
-            asked = (rows[-MOST_TICKETS:], document, changes, seed)
+            lines = await door.recorded(rows[-MOST_TICKETS:])
+            asked = (lines, document, changes, seed)
             return await _while_wanted(lambda check: _replayed(*asked, check), gone())
         finally:
             self._busy = False
@@ -97,7 +99,7 @@ async def _while_wanted(
 
 
 def _replayed(
-    rows: list[Passed],
+    told: Iterable[dict[str, Any]],
     document: dict[str, Any],
     changes: Mapping[str, Any],
     seed: int,
@@ -107,33 +109,32 @@ def _replayed(
     from fairlead.sim.figures import summarise
     from fairlead.sim.records import arrivals_of
 
-    began = min(row.arrived for row in rows)
-    lines = [_from(line_of(row), began) for row in sorted(rows, key=lambda row: row.arrived)]
+    lines = sorted(told, key=itemgetter("t"))
+    began = lines[0]["t"]
+    for line in lines:
+        _count_from(line, began)
     try:
         policy = read_policy(document)
         changed = policy.with_settings(changes, name="changed")
     except ConfigError as error:
         raise Problem(422, "bad_change", " ".join(str(error).split())) from None
     check(0.0)
-    scenario = Scenario.of(arrivals_of(lines))
+    scenario = Scenario.of(arrivals_of(lines, most=MOST_TICKETS))
     sides = {}
     for side, spec in (("before", policy), ("after", changed)):
         try:
             sides[side] = summarise(simulate(scenario, spec, seed, check))._asdict()
         except ConfigError as error:
             raise Problem(422, "no_replay", " ".join(str(error).split())) from None
-    told = ", ".join(f"{path} = {shown(value)}" for path, value in changes.items())
+    changed_to = ", ".join(f"{path} = {shown(value)}" for path, value in changes.items())
     note = NOTE if changes else f"Nothing is changed, so both sides are alike. {NOTE}"
-    return {**sides, "tickets": len(lines), "changes": told, "note": note}
+    return {**sides, "tickets": len(lines), "changes": changed_to, "note": note}
 
 
-def _from(line: dict[str, Any], began: float) -> dict[str, Any]:
-    """Count times from the first arrival."""
+def _count_from(line: dict[str, Any], began: float) -> None:
+    """Count times from the first arrival; a key is for people, and may be that of several tickets."""
     for name in ("t", "deadline", "started", "ended"):
         if line[name] is not None:
             line[name] -= began
-    line.pop("deps")
-    line["id"] = None
     line["key"] = ""
     line["kind"] = None
-    return line

@@ -132,12 +132,13 @@ class FrontierGate:
         ending, self._ending = self._ending, []
         arriving, self._arriving = self._arriving, []
         self._round_at = inf
+        # As the door does it: room is given back when all that became ready by that is there to have it.
+        if arriving:
+            frontier.add(arriving, now)
         if ending:
             frontier.ended([(job.dag, job.node) for job in ending], now)
             for job in ending:
                 self._ended(job, now)
-        if arriving:
-            frontier.add(arriving, now)
         frontier.advance(now)
         for executor in frontier.needs_plan(now):
             jobs = frontier.candidates(executor, now)

@@ -167,10 +167,18 @@ def jobs(draft: Draft) -> Build | None:
     return read(draft, OWN)
 
 
+def streams(draft: Draft) -> Build | None:
+    """Read the workers and the topics of a stream app."""
+    from fairlead.sim.streams_site import read
+
+    return read(draft, OWN)
+
+
 PRESETS: dict[str, Callable[[Draft], Build | None]] = {
     "": generic,
     "flows": flows,
     "gateway": gateway,
     "jobs": jobs,
+    "streams": streams,
     "tasks": tasks,
 }

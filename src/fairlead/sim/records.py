@@ -1,14 +1,14 @@
 """Our own records as arrivals: JSON lines, the rows of a running Fairlead, and the verbs of a `Recorder`.
 
 A line of ours says  {"t": 12.5, "class": "bulk", "tenant": "acme", "kind": "report", "tokens": 3, "service_ms": 250}
-and may say priority, deadline (an instant on the clock of t), patience_ms, id, deps (ids), dag and pool.  What a
-running Fairlead noted of a ticket (arrived, started, ended, rank, cost, key) reads the same way.
+and may say priority, deadline (an instant on the clock of t), patience_ms, estimate_ms, id, deps (ids), dag, pool and
+partition.  What a running Fairlead noted of a ticket (arrived, started, ended, rank, cost, key) reads the same way.
 """
 
 from __future__ import annotations
 
 import json
-from math import inf
+from math import ceil, inf
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +101,8 @@ def _arrival(row: Mapping[str, Any], classes: Sequence[str]) -> tuple[Arrival, b
     cost = _number(row, "tokens", "cost")
     if cost is not None and cost < 0:
         raise _Bad(f"tokens must be 0 or more; got {cost:g}")
-    patience = _number(row, "patience_ms")
-    dag = row.get("dag")
+    patience, estimate = _number(row, "patience_ms"), _number(row, "estimate_ms")
+    dag, partition = row.get("dag"), _text(row, "partition")
     arrival = Arrival(
         at,
         0.0 if service is None else service,
@@ -117,22 +117,33 @@ def _arrival(row: Mapping[str, Any], classes: Sequence[str]) -> tuple[Arrival, b
         (),
         _text(row, "pool"),
         dag if isinstance(dag, int) and not isinstance(dag, bool) else -1,
+        estimate=None if estimate is None else max(0.0, estimate / 1000.0),
+        labels={"partition": partition} if partition else None,
     )
     return arrival, service is not None
 
 
-def arrivals_of(rows: Iterable[Mapping[str, Any]], classes: Sequence[str] = ()) -> list[Arrival]:
+def arrivals_of(
+    rows: Iterable[Mapping[str, Any]], classes: Sequence[str] = (), *, most: int = MOST_ARRIVALS
+) -> list[Arrival]:
     """Make arrivals of the rows of a running Fairlead (or of lines of ours); times stay as they are.
 
     A ticket that never got to its end (refused, expired, still waiting) is taken to need what others of its class
-    needed, in the middle; `classes` names the ranks, lowest first.
+    needed, in the middle; `classes` names the ranks, lowest first.  A batch of a stream becomes its records, or as
+    few of them together as there may be arrivals (`most`).
     """
-    found = [row for row in rows if row.get("state") != "lost"]  # that one never really began
-    return _joined(found, [_arrival(row, classes) for row in found])
+    found = [row for row in rows if not _lost(row)]
+    return _joined(found, [_arrival(row, classes) for row in found], most)
+
+
+def _lost(row: Mapping[str, Any]) -> bool:
+    return row.get("state") == "lost"  # it never really began
 
 
 def _joined(
-    rows: Sequence[Mapping[str, Any]], read: Sequence[tuple[Arrival, bool]]
+    rows: Sequence[Mapping[str, Any]],
+    read: Sequence[tuple[Arrival, bool]],
+    most: int = MOST_ARRIVALS,
 ) -> list[Arrival]:
     known: dict[str, list[float]] = {}
     for arrival, sure in read:
@@ -150,7 +161,28 @@ def _joined(
         if deps:
             arrival = arrival._replace(deps=_deps(arrival, deps, numbers))
         result.append(arrival)
-    return _graphs(result)
+    return _graphs(_unbatched(result, most))
+
+
+def _unbatched(arrivals: list[Arrival], most: int) -> list[Arrival]:
+    """Take batches of streams apart: how large they are is for the policy to say."""
+    batches = [one for one in arrivals if one.labels is not None and one.cost > 1]
+    if not batches or any(one.deps for one in arrivals):
+        return arrivals
+    # Each may leave a part that is not whole.
+    together = ceil(sum(one.cost for one in batches) / max(1, most - len(arrivals)))
+    return [part for one in arrivals for part in _parts(one, together)]
+
+
+def _parts(arrival: Arrival, together: int) -> Iterator[Arrival]:
+    if arrival.labels is None or arrival.cost <= together:
+        yield arrival
+        return
+    left = arrival.cost
+    while left > 0:
+        size = min(left, together)
+        left -= size
+        yield arrival._replace(cost=size, service=arrival.service * size / arrival.cost)
 
 
 def _deps(arrival: Arrival, deps: Any, numbers: Mapping[str, int]) -> tuple[int, ...]:
@@ -230,6 +262,8 @@ def jsonl(path: Path, lines: Lines, classes: Sequence[str] = ()) -> list[Arrival
     rows: list[Mapping[str, Any]] = []
     read: list[tuple[Arrival, bool]] = []
     for number, row in _objects(path, lines, dict):
+        if _lost(row):
+            continue
         try:
             read.append(_arrival(row, classes))
             rows.append(row)

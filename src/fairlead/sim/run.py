@@ -128,6 +128,7 @@ class Run:
                     continue
             if at == inf or at > until:
                 break
+            idle = 0
             if ends:
                 _, _, kind, what = heappop(events)
                 if kind == END:

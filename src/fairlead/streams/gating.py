@@ -11,7 +11,6 @@ A batch cannot be dropped.  If a policy or a capacity refuses one for good, it i
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING
 
 from fairlead.capacities import Both, Slots
@@ -91,11 +90,13 @@ class GateScheduler(StreamScheduler):
         self._refused: set[str] = set()
 
     def _own(self, capacity: Capacity | None, policy: Policy) -> ThreadGate:
+        clock = self.queue.clock
         if capacity is None:
-            return ThreadGate(self._make_gate(policy, Slots(self.concurrency, name="workers")))
+            slots = Slots(self.concurrency, name="workers")
+            return ThreadGate(self._make_gate(policy, slots), clock)
         workers = AppWorkers()
         workers.admit_app(self, self.concurrency)
-        gate = ThreadGate(self._make_gate(policy, Both(workers, capacity)))
+        gate = ThreadGate(self._make_gate(policy, Both(workers, capacity)), clock)
         capacity.gated = True
         capacity.thread_gate = gate
         return gate
@@ -183,7 +184,7 @@ class GateScheduler(StreamScheduler):
         if ticket is None:
             return
         if job.started_at is not None and job.messages:
-            took = (time.monotonic() - job.started_at) / len(job.messages)
+            took = (self.queue.clock() - job.started_at) / len(job.messages)
             known = self._pace.get(job.topic)
             self._pace[job.topic] = took if known is None else known + MEMORY * (took - known)
         with self.gate.lock:

@@ -41,14 +41,12 @@ IN_STATE = {
     "active": f"d.completed_on IS NULL AND NOT d.paused AND {BEGUN}",
     "suspended": "d.completed_on IS NULL AND d.paused",
 }
-# Where active runs can be found without a walk past all that have not begun: those that say so, those with a claim, and
-# the newest.  A run of one job that waits for its next try is found as long as it is among these.
-NEWEST = 2_000
-MAYBE_ACTIVE = f"""
-(SELECT d.dag FROM fairlead.dags d WHERE d.completed_on IS NULL AND d.started_at IS NOT NULL AND {{0}}
+# Where all active runs are, without a walk past those that have not begun.  A run of one job does not say that it has
+# begun before an ending of that, be it to try again; until then the claim is there, for the job is active.
+MAYBE_ACTIVE = """
+(SELECT d.dag FROM fairlead.dags d WHERE d.completed_on IS NULL AND d.started_at IS NOT NULL AND NOT d.paused AND {0}
     ORDER BY d.dag DESC LIMIT $1)
-UNION SELECT unnest(c.dags) FROM fairlead.claims c
-UNION (SELECT d.dag FROM fairlead.dags d WHERE d.completed_on IS NULL AND {{0}} ORDER BY d.dag DESC LIMIT {NEWEST})"""
+UNION SELECT unnest(c.dags) FROM fairlead.claims c"""
 PUT_SCHEDULE = """
 WITH told AS (INSERT INTO fairlead.news (settings) VALUES (true))
 INSERT INTO fairlead.schedules (name, cron, timezone, run, misfire, cursor, paused) VALUES ($1, $2, $3, $4, $5, $6, $7)

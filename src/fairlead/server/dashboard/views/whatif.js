@@ -39,6 +39,7 @@ function valueOf(text) {
 function settingsOf(gate) {
   const names = (gate?.classes ?? []).map((/** @type {any} */ one) => one.name);
   if (gate?.door === "flows") return ["concurrency.max_concurrency", "scheduler.max_queue"];
+  if (gate?.door === "streams") return ["concurrency", ...names.flatMap((/** @type {string} */ one) => [`topics.${one}.priority`, `topics.${one}.weight`, `topics.${one}.batch_size`])];
   if (gate?.door === "jobs") return ["planner", ...names.map((/** @type {string} */ one) => `executors.${one}`)];
   const each = ["reserved_per_slot", "reserved_floor", "queue_size", "queue_timeout"];
   return ["capacity", ...names.flatMap((/** @type {string} */ one) => each.map((setting) => `classes.${one}.${setting}`)), "lend_reservations"];

@@ -1,0 +1,228 @@
+"""What passed a gate, recorded and replayed: jobs wait for what they need, batches are taken apart into records."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.errors import ConfigError
+from fairlead.jobs import Dag, Jobs
+from fairlead.observe.passed import Passed
+from fairlead.observe.watched import Feed
+from fairlead.server.hosted_jobs import LEADER, HostedJobs
+from fairlead.server.hosted_streams import WORKERS, HostedStreams
+from fairlead.server.recording import job_lines
+from fairlead.server.settings import JobsSettings
+from fairlead.server.whatif import _count_from, _replayed
+from fairlead.sim import Scenario, read_policy, simulate
+from fairlead.sim.records import arrivals_of
+from tests.server.rig import run
+from tests.streams.staging import Book, app_on, filled, until, wait_committed, writing
+
+# What each job needs: three ways through, one of them long, and an end that waits for all.
+NEEDS = {
+    "fetch": [],
+    "parse": ["fetch"],
+    "check": ["parse"],
+    "load": [],
+    "join": ["check", "load"],
+    "tidy": [],
+    "mail": ["fetch", "tidy"],
+    "report": ["join", "mail"],
+}
+
+Recorded = tuple[list[dict[str, Any]], dict[str, Any]]
+
+
+def recorded(tmp_path: Path) -> Recorded:
+    """Run the graph on one slot of a real service; tell the lines of its recording, and its policy."""
+    ran: list[str] = []
+
+    def prepare(jobs: Jobs) -> None:
+        for number, name in enumerate(sorted(NEEDS)):
+
+            @jobs.task(name=name, estimate=f"{number + 1}s")
+            async def work(name: str = name) -> None:
+                ran.append(name)
+
+    async def live() -> Recorded:
+        settings = JobsSettings(database=f"sqlite:///{tmp_path}/jobs.db", executors={"default": 1})
+        feed = Feed()
+        door = HostedJobs(settings, feed, grace=5.0, prepare=prepare)
+        dag = Dag("nightly")
+        for name, needs in NEEDS.items():
+            dag.add(name).options(name=name, after=needs)
+        submitted = await door.jobs.submit(dag)
+        await door.start()
+        try:
+            outcome = await door.jobs.wait(submitted.id)
+            assert outcome.state == "completed"
+            await asyncio.to_thread(until, lambda: len(feed.rows(LEADER)) == len(NEEDS))
+            lines = list(await door.recorded(feed.rows(LEADER)))
+            policy = door.policy(LEADER)
+        finally:
+            await door.stop(5.0)
+        assert policy is not None
+        order = sorted(lines, key=lambda line: line["started"])
+        assert [list(NEEDS)[int(line["id"].partition(".")[2])] for line in order] == ran
+        return lines, policy
+
+    found: Recorded = run(live)
+    return found
+
+
+@pytest.fixture(scope="module")
+def nightly(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return recorded(tmp_path_factory.mktemp("jobs"))
+
+
+def replayed(lines: list[dict[str, Any]], policy: dict[str, Any], **changes: Any) -> Any:
+    began = min(line["t"] for line in lines)
+    lines = [dict(line) for line in lines]
+    for line in lines:
+        _count_from(line, began)
+    spec = read_policy(policy).with_settings(changes)
+    return simulate(Scenario.of(arrivals_of(lines)), spec, 0)
+
+
+def early(lines: list[dict[str, Any]], result: Any) -> list[str]:
+    """Tell the jobs that began before what they need had ended."""
+    rows = {row.key: row for row in result.tickets}
+    ids = {name: next(x["id"] for x in lines if x["id"].endswith(f".{number}"))
+           for number, name in enumerate(NEEDS)}  # fmt: skip
+    return [
+        name
+        for name, needs in NEEDS.items()
+        if any(rows[ids[name]].started < rows[ids[need]].ended for need in needs)
+    ]
+
+
+def test_a_replay_under_the_same_policy_gives_the_same_order(nightly):
+    lines, policy = nightly
+    result = replayed(lines, policy)
+    then = [line["id"] for line in sorted(lines, key=lambda line: line["started"])]
+    assert [row.key for row in sorted(result.tickets, key=lambda row: row.started)] == then
+    assert result.totals["done"] == len(NEEDS)
+    assert early(lines, result) == []
+
+
+def test_no_job_is_replayed_before_what_it_needs(nightly):
+    lines, policy = nightly
+    twice = {"executors": {"default": 2}}
+    result = replayed(lines, policy, **twice)
+    assert early(lines, result) == []
+    assert result.horizon < replayed(lines, policy).horizon
+    apart = [line | {"deps": []} for line in lines]
+    assert early(lines, replayed(apart, policy, **twice))
+
+
+def test_what_if_replays_the_graph(nightly):
+    lines, policy = nightly
+    told = [dict(line) for line in lines]
+    found = _replayed(told, policy, {"executors.default": 2}, 1, lambda part: None)
+    before, after = (found[side]["groups"]["all"]["all"] for side in ("before", "after"))
+    assert before["done"] == after["done"] == len(NEEDS)
+    assert before["dags"] == 1
+    assert after["dag.max"] < before["dag.max"]
+
+
+def passed(key: str, arrived: float, ended: float, state: str = "done") -> Passed:
+    started = None if state == "withdrawn" else arrived + 1.0
+    fixed = ("default", 0, "acme", 7, 1, 0, None)
+    return Passed(LEADER, 1, key, *fixed, arrived, started, ended, state, None, False, 2.0)
+
+
+def test_a_further_try_waits_for_the_one_before_it_and_what_follows_for_the_last():
+    rows = [
+        passed("7.0", 10.0, 12.0),
+        passed("7.0", 15.0, 17.0),
+        passed("7.1", 17.0, 18.5, "lost"),
+        passed("7.1", 17.0, 19.0),
+    ]
+    lines = list(job_lines(rows, {(7, 0): (), (7, 1): (0,)}))
+    assert [(line.get("id"), line["deps"], line["t"]) for line in lines] == [
+        ("7.0", [], 10.0),
+        ("7.0#2", ["7.0"], 15.0),
+        (None, [], 17.0),
+        ("7.1", ["7.0#2"], 15.0),
+    ]
+    assert [line["ready"] for line in lines] == [10.0, 15.0, 17.0, 17.0]
+    assert {line["estimate_ms"] for line in lines} == {2000.0}
+    assert len(arrivals_of(lines)) == 3
+
+
+def test_what_ended_before_the_recording_is_not_waited_for():
+    rows = [passed("7.1", 10.0, 12.0), passed("7.2", 30.0, 32.0)]
+    first, second = job_lines(rows, {(7, 1): (0,), (7, 2): (0, 1)})
+    assert (first["deps"], first["t"]) == ([], 10.0)
+    assert (second["deps"], second["t"]) == (["7.1"], 30.0)
+
+
+def test_batches_become_records_of_which_as_many_stay_together_as_must():
+    batch = {"t": 3.0, "class": "orders", "tokens": 10, "service_ms": 5000, "partition": 2}
+    single = arrivals_of([batch])
+    assert len(single) == 10
+    assert all((one.at, one.service, one.cost) == (3.0, 0.5, 1.0) for one in single)
+    assert single[0].labels == {"partition": "2"}
+    assert [one.cost for one in arrivals_of([batch], most=4)] == [4.0, 4.0, 2.0]
+    assert sum(one.service for one in arrivals_of([batch], most=4)) == pytest.approx(5.0)
+
+
+def consumed() -> tuple[HostedStreams, list[dict[str, Any]], dict[str, Any]]:
+    """Consume two topics with one worker; tell the lines of the recording, and the policy."""
+    broker = filled({"orders": 2, "audit": 1}, 6)
+    app = app_on(broker, concurrency=1)
+    app.topic("orders", writing(Book()), priority=80, batch_size=2)
+    app.topic("audit", writing(Book()), batch_size=3, weight=2.0)
+    feed = Feed()
+    door = HostedStreams(app, feed)
+
+    async def live() -> Any:
+        await door.start()
+        await asyncio.to_thread(wait_committed, broker, 18)
+        await asyncio.to_thread(until, lambda: len(feed.rows(WORKERS)) == 8)
+        lines = list(await door.recorded(feed.rows(WORKERS)))
+        policy = door.policy(WORKERS)
+        await door.stop(5.0)
+        return lines, policy
+
+    return door, *run(live)
+
+
+def test_what_if_replays_a_stream_app():
+    _, lines, policy = consumed()
+    topics = {
+        "orders": {"priority": 80, "weight": 1.0, "batch_size": 2, "partitions": 2},
+        "audit": {"priority": 50, "weight": 2.0, "batch_size": 3, "partitions": 1},
+    }
+    assert policy == {"preset": "streams", "concurrency": 1, "topics": topics}
+    assert sum(line["tokens"] for line in lines) == 18
+    changes = {"concurrency": 3, "topics.orders.batch_size": 1}
+    found = _replayed(lines, policy, changes, 1, lambda part: None)
+    before, after = (found[side]["groups"]["all"]["all"] for side in ("before", "after"))
+    assert before["done"] == after["done"] == 18
+    assert after["wait.p95"] <= before["wait.p95"]
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "said"),
+    [
+        ({"parallel_by": lambda message: message.key}, {}, "topic orders has parallel_by"),
+        ({}, {"cost": lambda self, messages: 2.0}, "topic orders tells tenant, cost or deadline"),
+    ],
+)
+def test_a_stream_app_that_cannot_be_replayed_says_why(options, more, said):
+    app = app_on(filled({"orders": 1}, 1))
+    app.topic("orders", writing(Book(), **more), **options)
+    door = HostedStreams(app, Feed())
+
+    async def live() -> None:
+        await door.start()
+        try:
+            with pytest.raises(ConfigError, match=said):
+                door.policy(WORKERS)
+        finally:
+            await door.stop(5.0)
+
+    run(live)

@@ -1,0 +1,213 @@
+"""The same records through a real stream app, on a broker in memory, and through the simulator: the same batches.
+
+The app runs as it always does, with its listener and its workers, but under a clock that the test moves, and its
+consumers return when the test says so.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from heapq import heappop, heappush
+from itertools import groupby
+from random import Random
+from typing import Any
+
+import pytest
+
+from fairlead.core import State, Ticket
+from fairlead.sim import Arrival
+from fairlead.sim.streams_site import StreamGate
+from fairlead.streams import Consumer, runtime
+from fairlead.streams.jobs import Job
+from fairlead.streams.queue import JobsQueue
+from fairlead.testing import ManualClock
+from fairlead.testing.streams import MemoryBroker
+from tests.sim.model import balanced, run
+from tests.streams.staging import app_on, until
+
+TOPICS: dict[str, dict[str, Any]] = {
+    "orders": {"priority": 80, "partitions": 2, "batch_size": 3},
+    "audit": {"priority": 50, "weight": 3.0, "partitions": 3, "batch_size": 4},
+    "mail": {"priority": 50, "partitions": 2, "batch_size": 2},
+}
+PLACES = [(name, number) for name in TOPICS for number in range(TOPICS[name]["partitions"])]
+# A batch as it began: topic, partition, and the records in it by their numbers.
+Began = tuple[str, int, tuple[int, ...]]
+
+
+def records(seed: int, count: int = 60) -> list[Arrival]:
+    """Records in a rush, on a grid of powers of two so that sums are exact.
+
+    At one instant one a partition at most, in the order in which the broker hands them out: that of their names,
+    beginning after the one it served last.
+    """
+    random = Random(seed)
+    made: list[Arrival] = []
+    at, served = 0.0, ("", 0)
+    while len(made) < count:
+        at += random.randrange(1, 2048) / 4096
+        chosen = random.sample(PLACES, random.choice([1, 1, 2, 5]))
+        chosen.sort(key=lambda one: (one <= served, one))
+        served = chosen[-1]
+        for topic, partition in chosen:
+            service = random.randrange(1, 4096) / 4096
+            labels = {"partition": str(partition)}
+            made.append(Arrival(at, service, workload=topic, labels=labels))
+    return made
+
+
+class Stage:
+    """A stream app whose time is the test's."""
+
+    def __init__(self, given: list[Arrival], concurrency: int) -> None:
+        self.given = given
+        self.clock = ManualClock(float(int(time.monotonic())))
+        self.begun = self.clock.now
+        self.order: list[Began] = []
+        self.going: dict[tuple[str, int], threading.Event] = {}
+        self._noted = threading.Lock()
+        self._batches: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._events: list[tuple[float, int, tuple[str, int], int]] = []  # ends of single records
+        self._count = 0
+        self._started: deque[tuple[str, int]] = deque()
+        self._written = 0
+        self._broker = MemoryBroker({name: one["partitions"] for name, one in TOPICS.items()})
+        self.app = app_on(self._broker, concurrency=concurrency)
+        for name, one in TOPICS.items():
+            options = {key: value for key, value in one.items() if key != "partitions"}
+            self.app.topic(name, self._consumer(), **options)
+
+    def _consumer(self) -> type[Consumer]:
+        stage = self
+
+        def consume(self: Consumer, messages: Any) -> None:
+            go = threading.Event()
+            with stage._noted:
+                place = (self.topic, self.partition)
+                stage._batches[place] = tuple(int(one.value) for one in messages)
+                stage.going[place] = go
+            assert go.wait(60.0)
+
+        return type("Waiting", (Consumer,), {"consume": consume})
+
+    def play(self) -> list[Began]:
+        """Let every record come at its instant and every batch take its time; tell the batches as they began."""
+        numbered = list(enumerate(self.given))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runtime, "JobsQueue", self._queue)
+            self.app.start()
+            try:
+                until(lambda: len(self._holdings()) == len(PLACES))
+                for at, group in groupby(numbered, key=lambda one: one[1].at):
+                    self._end_until(at)
+                    self._write(at, [number for number, _ in group])
+                self._end_until(float("inf"))
+            finally:
+                for go in list(self.going.values()):
+                    go.set()
+                self.app.stop(5.0)
+        return self.order
+
+    def _queue(self, concurrency: int, start: Callable[[Job], None], **options: Any) -> JobsQueue:
+        def noted(job: Job) -> None:
+            self._started.append(_place(job))
+            start(job)
+
+        return JobsQueue(concurrency, noted, **options, clock=self.clock)
+
+    def _holdings(self) -> list[Any]:
+        (listener,) = self.app.runtime.listeners.values()
+        return list(listener.holdings.values())
+
+    def _quiet(self) -> bool:
+        """Say whether everything that can be known is known to the gate, and all it has started has begun."""
+        (listener,) = self.app.runtime.listeners.values()
+        gate = self.app.runtime.calls.scheduler.gate  # type: ignore[attr-defined]
+        with listener.lock, gate.lock:
+            read = sum(one.records for one in listener.counts.topics.values())
+            cut = sum(one.partition.calls for one in listener.holdings.values())
+            idle = [one.partition for one in listener.holdings.values() if not one.partition.calls]
+            core = gate.gate
+            return (
+                read == self._written
+                and not any(one.buffered for one in idle)
+                and cut == core.waiting + core.active
+                and core.active == len(self.going)
+            )
+
+    def _look(self) -> None:
+        """Note what was started since, in the order in which it was."""
+        until(self._quiet)
+        while self._started:
+            place = self._started.popleft()
+            self.order.append((*place, self._batches[place]))
+            self._work_on(place, 0)
+
+    def _work_on(self, place: tuple[str, int], index: int) -> None:
+        self._count += 1
+        took = self.given[self._batches[place][index]].service
+        heappush(self._events, (self.clock.now - self.begun + took, self._count, place, index))
+
+    def _write(self, at: float, numbers: list[int]) -> None:
+        self.clock.now = self.begun + at
+        with self._broker.changing():
+            for number in numbers:
+                one = self.given[number]
+                assert one.labels is not None
+                partition = int(one.labels["partition"])
+                self._broker.write(one.workload, str(number).encode(), partition=partition)
+                self._written += 1
+        self._look()
+
+    def _end_until(self, at: float) -> None:
+        while self._events and self._events[0][0] <= at:
+            now, _, place, index = heappop(self._events)
+            self.clock.now = self.begun + now
+            if index + 1 < len(self._batches[place]):
+                self._work_on(place, index + 1)
+                continue
+            job = next(one for one in self.app.runtime.queue.running() if _place(one) == place)
+            ticket, go = job.ticket, self.going[place]
+            with self._noted:
+                del self.going[place]
+            go.set()
+            until(partial(_done, ticket))
+            self._look()
+
+
+def _done(ticket: Ticket) -> bool:
+    return ticket.state is State.DONE
+
+
+def _place(job: Job) -> tuple[str, int]:
+    return job.topic, job.partition
+
+
+def simulated(given: list[Arrival], concurrency: int) -> list[Began]:
+    order: list[Began] = []
+    start: Callable[[StreamGate, Job], None] = StreamGate._start
+
+    def noted(self: StreamGate, job: Job) -> None:
+        tickets: Iterable[Any] = job.messages
+        order.append((job.topic, job.partition, tuple(one.work for one in iter(tickets))))
+        start(self, job)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StreamGate, "_start", noted)
+        balanced(run(given, {"preset": "streams", "concurrency": concurrency, "topics": TOPICS}))
+    return order
+
+
+def streams_agree(seed: int, concurrency: int) -> None:
+    given = records(seed)
+    order = simulated(given, concurrency)
+    assert Stage(given, concurrency).play() == order
+    assert any(len(batch) > 1 for *_, batch in order)  # or this would say little
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_stream_app_gives_the_same_order(seed, concurrency):
+    streams_agree(seed, concurrency)
