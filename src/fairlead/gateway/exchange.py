@@ -56,6 +56,7 @@ class Exchange(LeanTicket):
         "own_limit",
         "pool_of_slots",
         "rank",
+        "raw_receive",
         "raw_send",
         "reads_body",
         "reads_tier",
@@ -77,7 +78,7 @@ class Exchange(LeanTicket):
     priority = 50
     work = None
 
-    def __init__(self, metrics: Metrics, send: Any) -> None:
+    def __init__(self, metrics: Metrics, receive: Any, send: Any) -> None:
         # The core's
         self.state = NEW
         self.arrived_at = UNSET
@@ -89,6 +90,7 @@ class Exchange(LeanTicket):
         self.reason: QueueLimit | Evicted | str | None = None
         # The door's
         self.metrics = metrics
+        self.raw_receive = receive
         self.raw_send = send
         self.rank = self.requested = DEFAULT
         self.own_limit: float | None = None  # the wait it would accept

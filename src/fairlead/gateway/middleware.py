@@ -11,8 +11,6 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from fairlead.config import shown
 from fairlead.core.ticket import (
     DONE,
@@ -27,50 +25,19 @@ from fairlead.core.ticket import (
 )
 from fairlead.documents.watching import Watch
 from fairlead.errors import ConfigError
-from fairlead.gateway import access, priority
+from fairlead.gateway import access, asking
 from fairlead.gateway import metrics as count
-from fairlead.gateway.admission import (
-    CONTENT_LENGTH,
-    CONTENT_TYPE,
-    DECISION,
-    RETRY_TOKEN,
-    TRANSFER_ENCODING,
-    Admission,
-)
-from fairlead.gateway.body import Body, BodyTooLarge
+from fairlead.gateway.admission import RETRY_TOKEN, Admission
+from fairlead.gateway.body import Body
 from fairlead.gateway.exchange import Exchange
 from fairlead.gateway.loading import load_content
-from fairlead.gateway.responses import Failure, openai_form, send_failure
-from fairlead.gateway.settings import CLASSES, DEFAULT
+from fairlead.gateway.responses import Failure, send_failure
+from fairlead.gateway.settings import CLASSES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from fairlead.gateway.loading import Loaded
 
-# The fields by which a request speaks of its body, and of how it wants to be treated.
-OF_ITSELF = frozenset(
-    {
-        CONTENT_LENGTH,
-        CONTENT_TYPE,
-        DECISION,
-        RETRY_TOKEN,
-        TRANSFER_ENCODING,
-        priority.GRPC_TIMEOUT,
-        priority.REQUEST_TIMEOUT,
-    }
-)
 PREEMPTED_HEADERS = ((b"x-fairlead-preempted", b"true"), (b"x-smg-preempted", b"true"))
-
-
-class Peek(msgspec.Struct):
-    """What a body may say about its request; everything else in it is skipped."""
-
-    model: Any = None
-    service_tier: Any = None
-
-
-_peek = msgspec.json.Decoder(Peek)
 
 
 class PriorityMiddleware:
@@ -107,17 +74,17 @@ class PriorityMiddleware:
             return
         if not self._begun:
             self._begin()
-        exchange = Exchange(admission.metrics, send)
+        exchange = Exchange(admission.metrics, receive, send)
         try:
-            failure, model = self._identify(scope, receive, exchange), None
+            failure, model = asking.identify(admission, scope, exchange), None
             if exchange.reads_body and failure is None:
-                failure, model = await self._read_body(receive, exchange)
+                failure, model = await asking.read_body(admission, exchange)
             if failure is None and exchange.outcome is None:
-                self._clamp(exchange)
+                asking.clamp(admission, exchange)
                 failure = self._ask(exchange, model)
             try:
                 if exchange.state is WAITING:
-                    failure = await self._wait(receive, exchange, model)
+                    failure = await self._wait(exchange, model)
                 if exchange.state is RUNNING:
                     if model is not None:
                         scope["fairlead.model"] = model
@@ -145,119 +112,25 @@ class PriorityMiddleware:
         if self.admission.sharing is not None:
             self.admission.sharing.begin()
 
-    # Who asks, and for what
-
-    def _identify(self, scope: Any, receive: Any, exchange: Exchange) -> Failure | None:
-        """Read the header: the tenant, the class asked for, and what else the request says of itself."""
-        admission = self.admission
-        wanted = admission.wanted
-        fields: dict[bytes, list[bytes]] = {}
-        for name, value in scope["headers"]:
-            if name in wanted:
-                if name in fields:
-                    fields[name].append(value)
-                else:
-                    fields[name] = [value]
-        client = scope.get("client")
-        exchange.who = who = admission.tenants.of(client[0] if client else None, fields)
-        exchange.tenant = who.key
-        rank = None
-        if fields:
-            rank, unknown = priority.explicit_rank(fields)
-            if unknown:
-                admission.metrics.unknown[who.label] += 1
-            if rank is None:
-                rank = priority.urgency_rank(fields)
-            if rank is not None:
-                exchange.requested = rank
-        if not OF_ITSELF.isdisjoint(fields) or scope["http_version"] >= "2":
-            exchange.reads_tier = rank is None
-            return self._heed(scope, receive, fields, exchange)
-        return None
-
-    def _heed(
-        self, scope: Any, receive: Any, fields: Mapping[bytes, Sequence[bytes]], exchange: Exchange
-    ) -> Failure | None:
-        """Read what a request says of its body and its wishes."""
-        admission = self.admission
-        limit = admission.body_limit
-        if CONTENT_TYPE in fields and scope["method"] == "POST" and _is_json(fields):
-            exchange.reads_tier &= not admission.plain and openai_form(scope["path"])
-            exchange.reads_body = exchange.reads_tier or admission.reads_model
-        if priority.REQUEST_TIMEOUT in fields or priority.GRPC_TIMEOUT in fields:
-            exchange.own_limit = priority.own_wait_limit(fields)
-        if DECISION in fields:
-            exchange.decision = True
-        if RETRY_TOKEN in fields:
-            exchange.evictions = admission.redeem_token(fields[RETRY_TOKEN][0])
-        length = fields.get(CONTENT_LENGTH)
-        if length is None:
-            if TRANSFER_ENCODING in fields or scope["http_version"] >= "2":
-                exchange.body = Body(receive, limit)  # in HTTP/2 a body needs no field
-        elif length[0].isdigit() and (len(length[0]) > 18 or int(length[0]) > limit):
-            return self._too_large()
-        return None
-
-    async def _read_body(
-        self, receive: Any, exchange: Exchange
-    ) -> tuple[Failure | None, str | None]:
-        """Read the body before admission, for what it says of the request."""
-        exchange.body = Body(receive, self.admission.body_limit)
-        try:
-            body = await exchange.body.read()
-        except BodyTooLarge:
-            return self._too_large(), None
-        if body is None:
-            self.admission.metrics.refused[exchange.requested, count.CLIENT_GONE] += 1
-            exchange.outcome = count.CLIENT_GONE
-            exchange.status = 499
-            return None, None
-        try:
-            said = _peek.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None, None  # not ours to complain of: the application will
-        if exchange.reads_tier:
-            exchange.requested = priority.tier_rank(said.service_tier)
-        return None, said.model if isinstance(said.model, str) else None
-
-    def _clamp(self, exchange: Exchange) -> None:
-        """Settle the class: what was asked for, or the tenant's ceiling if that is lower."""
-        if self.admission.plain:
-            exchange.rank, exchange.tenant = DEFAULT, ""
-            exchange.requested = DEFAULT
-            return
-        metrics, who = self.admission.metrics, exchange.who
-        exchange.rank = requested = exchange.requested
-        if requested > who.ceiling:
-            exchange.rank = who.ceiling
-            metrics.clamps[who.label, requested, who.ceiling] += 1
-        metrics.tenants[who.label] += 1
-
-    def _too_large(self) -> Failure:
-        limit = self.admission.body_limit
-        text = f"the request's body is longer than {limit} bytes, the most this gateway takes"
-        return Failure(413, "body_too_large", text)
-
     # Its turn
 
     def _ask(self, exchange: Exchange, model: str | None) -> Failure | None:
         """Ask for a slot; the answer is the exchange's state, or a failure if there is nobody to ask."""
         pool = self.admission.pool(model)
-        if pool is None and model is None:
+        if pool is not None:
+            exchange.offer(pool)
+            return None
+        if model is None:
             text = 'the pool depends on the model: name it in a JSON body, as in {"model": ...}'
             return Failure(400, "model_required", text)
-        if pool is None:
-            text = f"no upstream serves the model {shown(model)}"
-            return Failure(404, "model_not_found", text)
-        exchange.offer(pool)
-        return None
+        return Failure(404, "model_not_found", f"no upstream serves the model {shown(model)}")
 
-    async def _wait(self, receive: Any, exchange: Exchange, model: str | None) -> Failure | None:
+    async def _wait(self, exchange: Exchange, model: str | None) -> Failure | None:
         """Wait for a slot; the answer is as that of `_ask`."""
         failure = None
         while exchange.state is WAITING:
             if exchange.body is None:
-                exchange.body = Body(receive, self.admission.body_limit)
+                exchange.body = Body(exchange.raw_receive, self.admission.body_limit)
             await exchange.wait(exchange.body)
             if exchange.state is WITHDRAWN and not exchange.gone:  # its pool is no more
                 exchange.renew()
@@ -286,7 +159,7 @@ class PriorityMiddleware:
         if exchange.state is RUNNING:
             if exchange.unanswerable:
                 exchange.end(count.FAILED)
-                return self._too_large()
+                return asking.too_large(self.admission.body_limit)
             exchange.leave()
         elif failure is None and exchange.outcome is None:
             return self._refused(exchange)
@@ -345,13 +218,3 @@ class PriorityMiddleware:
 
     def _token(self, evictions: int) -> tuple[tuple[bytes, bytes], ...]:
         return ((RETRY_TOKEN, self.admission.issue_token(evictions)),) if evictions else ()
-
-
-def _is_json(fields: Mapping[bytes, Sequence[bytes]]) -> bool:
-    kinds = fields.get(CONTENT_TYPE)
-    if not kinds:
-        return False
-    media = kinds[0].split(b";")[0].strip().lower()
-    return media == b"application/json" or (
-        media.startswith(b"application/") and media.endswith(b"+json")
-    )
