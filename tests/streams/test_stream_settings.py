@@ -151,5 +151,14 @@ def test_a_scheduler_has_to_say_what_it_does_with_batches():
     class Nothing(StreamScheduler):
         pass
 
-    with pytest.raises(NotImplementedError, match="Nothing has to define schedule_consumption"):
-        Nothing.__new__(Nothing).schedule_consumption([])
+    for one in (Nothing, StreamScheduler):
+        with pytest.raises(
+            ConfigError, match=rf"{one.__name__} has to define schedule_consumption\(self, jobs\)"
+        ):
+            StreamApp(**GOOD, scheduler=one)
+
+    class OnlyTheTwin(StreamScheduler):
+        def on_schedule_consumption(self, jobs):
+            self._push(jobs)
+
+    assert StreamApp(**GOOD, scheduler=OnlyTheTwin).settings.scheduler is OnlyTheTwin
