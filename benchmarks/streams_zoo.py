@@ -272,7 +272,7 @@ def zoo(servers: str, topic: str, records: int, look: bool, *, scheduler: str) -
         Bad,
         subscription_group=BAD,
         batch_size=BATCH,
-        max_retries=0,
+        max_retries=1,
         retry_backoff="10ms",
         dead_letter=f"{bad}-{DEAD}",
     )

@@ -237,7 +237,8 @@ def test_the_end_of_an_empty_partition_is_told_though_the_group_is_reset_before(
 
         def schedule_eofed(self, jobs):
             if self.withheld:
-                return self._push(jobs)
+                self._push(jobs)
+                return
             for job in jobs:
                 self.queue.lock(job)
             self.withheld = len(jobs)

@@ -176,7 +176,9 @@ def test_clear_ends_one_group_alone_and_lets_what_runs_go_on():
 
 @pytest.mark.parametrize("kind", [Kind.REVOCATION, Kind.SHUTDOWN])
 @pytest.mark.parametrize("locked", [False, True], ids=["given", "locked"])
-def test_a_farewell_that_the_scheduler_has_not_queued_is_run_though_its_group_is_cleared(kind, locked):
+def test_a_farewell_that_the_scheduler_has_not_queued_is_run_though_its_group_is_cleared(
+    kind, locked
+):
     """Nobody would say it again; the scheduler may be in the midst of pushing it."""
     bench = Bench(concurrency=1)
     ran = bench.give(subscription_group="a")
