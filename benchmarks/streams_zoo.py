@@ -28,7 +28,7 @@ BAD = "bad"
 MEMBER = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 300}
 WORK = 0.01  # seconds of a call of the good group
 BATCH = 100  # records of one
-VISIT = 15.0  # seconds that a visitor may wait for its partition
+PATIENCE = 15.0  # seconds
 GRACE = 2.0
 DEAD = "dead"  # added to the name of the bad topic
 
@@ -282,27 +282,38 @@ def zoo(servers: str, topic: str, records: int, look: bool, *, scheduler: str) -
     if not begun.wait(60):
         raise RuntimeError("the first record did not come")
     if made.visited:
-        wait_for_records(app)
+        held = app.runtime.listeners[BAD].holdings  # only what was read of is told farewell
+        wait_for(
+            lambda: sum(one.had_records for one in list(held.values())) == 2,
+            "the bad group has read nothing",
+        )
         visit(servers, members, bad)
     made.late.set()
     write(servers, bad)
     if not meter.done.wait(120):
         raise RuntimeError("the records did not come")
-    hung = app.statistics().scheduler_hangs
+    before_the_end = [method for method in made.bad_in if "shutdown" not in method]
+    hangs = scheduler.startswith("Hangs")
+
+    def was_bad() -> bool:
+        found = app.statistics().scheduler_hangs
+        return found == hangs and all(method in made.was_bad for method in before_the_end)
+
+    wait_for(
+        was_bad, f"{scheduler} was bad only in {made.was_bad}"
+    )  # a short run may be over first
     app.stop(GRACE)
-    missing = [method for method in made.bad_in if not made.was_bad.get(method)]
-    if missing or hung != scheduler.startswith("Hangs"):
-        raise RuntimeError(f"{scheduler} hung {hung} times, and was not bad in {missing}")
+    if not set(made.bad_in) <= set(made.was_bad):
+        raise RuntimeError(f"{scheduler} was bad only in {made.was_bad}")
     return meter.figures()
 
 
-def wait_for_records(app: StreamApp) -> None:
-    """Wait until the bad group has read of both its partitions: only then are they told farewell."""
-    held = app.runtime.listeners[BAD].holdings
-    by = time.monotonic() + VISIT
-    while sum(one.had_records for one in list(held.values())) < 2:
+def wait_for(happened: Callable[[], bool], else_say: str) -> None:
+    """Look again and again until a claim holds."""
+    by = time.monotonic() + PATIENCE
+    while not happened():
         if time.monotonic() > by:
-            raise RuntimeError("the bad group has read nothing")
+            raise RuntimeError(else_say)
         time.sleep(0.02)
 
 
@@ -319,11 +330,12 @@ def visit(servers: str, members: str, topic: str) -> None:
         }
     )
     client.subscribe([topic])
-    by = time.monotonic() + VISIT
-    while not client.assignment():
+
+    def joined() -> bool:
         client.poll(0.05)
-        if time.monotonic() > by:
-            raise RuntimeError("the visitor was given no partition")
+        return bool(client.assignment())
+
+    wait_for(joined, "the visitor was given no partition")
     client.close()
 
 
