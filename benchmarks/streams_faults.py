@@ -1,4 +1,4 @@
-"""What others do to a topic: a scheduler bad to another group, a flood of less urgent work, very many partitions.
+"""What others do to a topic: a flood of less urgent work, very many partitions.
 
 Each case runs in a process of its own.
 """
@@ -13,98 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.streams_fairlead import handler
 from benchmarks.streams_meter import Figures, Meter
 from benchmarks.streams_peers import group
-from fairlead.streams import Consumer, StreamApp, StreamScheduler
-from fairlead.streams.jobs import Job
+from fairlead.streams import Consumer, StreamApp
 
 P99 = "p99"  # ms
 EARLY, LATE = "early", "late"  # MB of the process
 HIGH_EVERY = 0.005  # seconds between two urgent records
 WORK = 0.01  # seconds of a call, where it is to take any
-
-
-class Right(StreamScheduler):
-    """Pushes everything as it comes; the bad ones are derived from it, and bad to the group `bad` alone."""
-
-    def schedule_consumption(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            if job.group_id != "bad" or not self.misbehave(job):
-                self.queue << job
-
-    def misbehave(self, job: Job) -> bool:
-        return False
-
-
-class Raises(Right):
-    def misbehave(self, job: Job) -> bool:
-        raise RuntimeError("never")
-
-
-class Forgets(Right):
-    def misbehave(self, job: Job) -> bool:
-        return True
-
-
-class PushesTwice(Right):
-    def misbehave(self, job: Job) -> bool:
-        self.queue << job << job
-        return True
-
-
-class UnlocksTwice(Right):
-    def misbehave(self, job: Job) -> bool:
-        self.queue.lock(job)
-        self.queue.unlock(job)
-        self.queue.unlock(job)
-        return True
-
-
-class KeepsJobs(Right):
-    """Pushes, whenever it may, jobs that were cleared."""
-
-    def __init__(self, queue: Any) -> None:
-        super().__init__(queue)
-        self.kept: list[Job] = []
-
-    def misbehave(self, job: Job) -> bool:
-        self.kept.append(job)
-        raise RuntimeError("never")
-
-    def manage(self) -> None:
-        if self.kept:
-            self.queue << self.kept.pop()
-
-
-ZOO = {one.__name__: one for one in (Right, Raises, Forgets, PushesTwice, UnlocksTwice, KeepsJobs)}
-
-
-def zoo(servers: str, topic: str, records: int, look: bool, *, scheduler: str) -> Figures:
-    """The pace of one group while the scheduler is bad to another; `topic` names both: good,bad."""
-    logging.disable(logging.CRITICAL)
-    good, bad = topic.split(",")
-    meter = Meter(records)
-
-    class Good(Consumer):
-        async def consume(self, messages: Sequence[Any]) -> None:
-            await asyncio.sleep(WORK)
-            meter.hit(len(messages))
-
-    app = StreamApp(
-        servers,
-        group(),
-        scheduler=ZOO[scheduler],
-        kafka={"session.timeout.ms": 2000},  # a rebalance of the mock takes this less a second
-    )
-    app.topic(good, Good, subscription_group="good", batch_size=100)
-    app.topic(
-        bad, handler(Meter(1 << 60), look, threads=False), subscription_group="bad", batch_size=10
-    )
-    app.start()
-    if not meter.done.wait(120):
-        raise RuntimeError("the records did not come")
-    return meter.figures()
 
 
 def urgent(servers: str, topic: str, records: int, look: bool) -> Figures:

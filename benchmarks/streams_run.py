@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks import streams_fairlead, streams_faults, streams_peers
+from benchmarks import streams_fairlead, streams_faults, streams_peers, streams_zoo
 from benchmarks.jobs_meter import tell_and_leave
 from benchmarks.streams_meter import Figures
 
@@ -31,7 +31,7 @@ CASES: dict[str, Case] = {
     "OneAtATime": partial(streams_fairlead.drain, scheduler="OneAtATime"),
     "urgent": streams_faults.urgent,
     "hold": streams_faults.hold,
-    **{f"zoo-{name}": partial(streams_faults.zoo, scheduler=name) for name in streams_faults.ZOO},
+    **{f"zoo-{name}": partial(streams_zoo.zoo, scheduler=name) for name in streams_zoo.ZOO},
 }
 
 

@@ -7,7 +7,7 @@ from benchmarks.sizes import Sizes
 from benchmarks.streams_cluster import Cluster
 from benchmarks.streams_meter import Meter
 from benchmarks.streams_run import CASES, measured
-from benchmarks.streams_zoo import ZOO
+from benchmarks.streams_zoo import BASES, METHODS, ZOO
 
 TINY = Sizes(tickets=40, records=2000, storm=0.1)
 
@@ -15,6 +15,12 @@ TINY = Sizes(tickets=40, records=2000, storm=0.1)
 def test_every_case_can_be_run_by_name():
     assert set(streams.PLANS.values()) - {"quixstreams"} <= set(CASES)
     assert {f"zoo-{name}" for name in ZOO} <= set(CASES)
+
+
+def test_the_zoo_has_a_scheduler_that_is_bad_in_every_method():
+    bad_in = {method for one in ZOO.values() for method in one.bad_in}
+    assert bad_in == set(METHODS) | {f"on_{method}" for method in METHODS}
+    assert set(BASES) == {name for name, one in ZOO.items() if one.bad_in}
 
 
 def test_what_scheduling_costs_is_measured_and_told():

@@ -126,6 +126,31 @@ def test_a_dead_letter_keeps_key_and_value_and_says_why(scheduler):
     assert {offset for (offset,) in book.of("record")} == {0, 1, 3, 4, 5}
 
 
+@pytest.mark.parametrize("parallel_by", [None, lambda message: b"one"])
+def test_without_retries_each_record_is_tried_once_and_the_bad_one_alone_is_buried(parallel_by):
+    broker = filled({"orders": 1}, 6)
+    book = Book()
+
+    def consume(self, messages):
+        for message in messages:
+            book.write("try", message.offset)
+            if message.offset == 2:
+                raise ValueError("poison")
+
+    app = app_on(broker)
+    app.topic(
+        "orders",
+        writing(book, consume=consume),
+        max_retries=0,
+        dead_letter="dead",
+        parallel_by=parallel_by,
+    )
+    with running(app):
+        wait_committed(broker, 6)
+    assert book.of("try") == [(offset,) for offset in range(6)]
+    assert [letter.value for letter in broker.records("dead")] == [b"orders-0-2"]
+
+
 def test_a_dead_letter_that_is_refused_is_sent_again_and_nothing_is_skipped(monkeypatch):
     monkeypatch.setattr("fairlead.streams.burials.AGAIN", 0.01)
     broker = filled({"orders": 1}, 1)

@@ -14,6 +14,7 @@ from tests.streams.staging import (
     client_of,
     filled,
     running,
+    scheduler_of,
     until,
     wait_committed,
     writing,
@@ -226,3 +227,33 @@ def test_partitions_that_go_at_the_very_end_are_told_farewell_all_of_them():
     app.stop(10.0)
     assert sorted(book.of("revoked")) == [(0,), (1,), (2,), (3,)]
     assert queue.statistics["busy"] == 0
+
+
+def test_the_end_of_an_empty_partition_is_told_though_the_group_is_reset_before():
+    """The broker says it once: nothing is read again of a partition of which nothing was read."""
+
+    class WithholdsTheFirst(AsTheyCome):
+        withheld = 0
+
+        def schedule_eofed(self, jobs):
+            if self.withheld:
+                self._push(jobs)
+                return
+            for job in jobs:
+                self.queue.lock(job)
+            self.withheld = len(jobs)
+
+    book = Book()
+    app = app_on(MemoryBroker({"orders": 2}), scheduler=WithholdsTheFirst)
+    app.topic("orders", writing(book, eofed=lambda self: book.write("eofed", self.partition)))
+    with running(app):
+        scheduler = scheduler_of(app)
+        until(lambda: scheduler.withheld)
+        first = scheduler.withheld
+        app.runtime.reset("default", "by the test")
+        book.wait_for("eofed", 2)
+        until(lambda: app.statistics().groups["default"].resets == 1)
+        app.runtime.reset("default", "again")
+        until(lambda: app.statistics().groups["default"].resets == 2)
+    assert first
+    assert sorted(book.of("eofed")) == [(0,), (1,)]

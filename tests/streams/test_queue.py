@@ -174,6 +174,29 @@ def test_clear_ends_one_group_alone_and_lets_what_runs_go_on():
     assert not queued.ended
 
 
+@pytest.mark.parametrize("kind", [Kind.REVOCATION, Kind.SHUTDOWN])
+@pytest.mark.parametrize("locked", [False, True], ids=["given", "locked"])
+def test_a_farewell_that_the_scheduler_has_not_queued_is_run_though_its_group_is_cleared(
+    kind, locked
+):
+    """Nobody would say it again; the scheduler may be in the midst of pushing it."""
+    bench = Bench(concurrency=1)
+    ran = bench.give(subscription_group="a")
+    farewell = Job(kind, ran.holding)
+    bench.queue.give([farewell])
+    bench.queue << ran
+    if locked:
+        bench.queue.lock(farewell)
+    assert bench.queue.clear("a") == []
+    assert bench.queue.statistics == {"busy": 1, "enqueued": 1, "waiting": 0}
+    bench.queue.push(farewell)
+    bench.queue.done(ran)
+    assert bench.started == [ran, farewell]
+    bench.queue.done(farewell)
+    assert bench.queue.statistics == {"busy": 0, "enqueued": 0, "waiting": 0}
+    assert not bench.queue.given()
+
+
 def test_jobs_of_one_partition_do_not_run_beside_each_other():
     bench = Bench(concurrency=3)
     consume = bench.give()

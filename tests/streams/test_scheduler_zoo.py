@@ -19,13 +19,13 @@ from tests.streams.staging import (
     Book,
     app_on,
     filled,
-    job,
     running,
     scheduler_of,
     until,
     wait_committed,
     writing,
 )
+from tests.streams.staging import job as a_job
 
 
 class AsTheyCome(StreamScheduler):
@@ -361,7 +361,7 @@ def test_manage_is_shown_one_finished_job_at_a_time_so_the_group_it_raises_for_i
     queue = JobsQueue(4, lambda job: None)
     calls = SchedulerCalls(RaisesForTheBad(queue), queue, lambda group, why: resets.append(group))
     steward = Steward(calls)
-    jobs = [job(group, subscription_group=group) for group in ("first", "good", "bad")]
+    jobs = [a_job(group, subscription_group=group) for group in ("first", "good", "bad")]
     queue.give(jobs)
     for one in jobs:
         queue.push(one)

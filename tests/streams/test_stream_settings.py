@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fairlead import FairQueue, Slots
-from fairlead.errors import ConfigError
+from fairlead.errors import ConfigError, SchedulerFailed
 from fairlead.streams import Consumer, StreamApp, StreamScheduler
 from fairlead.streams.schedulers import FairByTopic
 from fairlead.testing.streams import MemoryBroker
@@ -151,5 +151,29 @@ def test_a_scheduler_has_to_say_what_it_does_with_batches():
     class Nothing(StreamScheduler):
         pass
 
-    with pytest.raises(NotImplementedError, match="Nothing has to define schedule_consumption"):
-        Nothing.__new__(Nothing).schedule_consumption([])
+    for one in (Nothing, StreamScheduler):
+        with pytest.raises(
+            ConfigError, match=rf"{one.__name__} has to define schedule_consumption\(self, jobs\)"
+        ):
+            StreamApp(**GOOD, scheduler=one)
+
+    class Made(StreamScheduler):
+        complete = False
+
+        def __init__(self, queue):
+            super().__init__(queue)
+            if self.complete:
+                setattr(self, "schedule_consumption", self._push)  # noqa: B010
+
+    app = StreamApp(**GOOD, scheduler=Made)
+    app.topic("orders", Orders)
+    with pytest.raises(SchedulerFailed, match=r"Made has to define schedule_consumption\(self"):
+        app.start()
+    Made.complete = True
+    app.start().stop()
+
+    class OnlyTheTwin(StreamScheduler):
+        def on_schedule_consumption(self, jobs):
+            self._push(jobs)
+
+    assert StreamApp(**GOOD, scheduler=OnlyTheTwin).settings.scheduler is OnlyTheTwin

@@ -75,8 +75,10 @@ class Holding:
         self.start: int | None = None  # where it began to read
         self.end: int | None = None  # of the partition, when the broker last said so
         self.end_at = -inf  # when that was
+        # Without retries a record has one try; shared with others, it would not be known who failed it.
+        once = topic.dead_letter is not None and not topic.max_retries
         how: dict[str, Any] = {
-            "batch_size": topic.batch_size,
+            "batch_size": 1 if once else topic.batch_size,
             "max_retries": topic.max_retries,
             "backoff": topic.retry_backoff,
             "buries": topic.dead_letter is not None,

@@ -58,6 +58,7 @@ class Intake:
         self._touched: deque[Holding] = deque()  # may have something to run
         self._retry_at: dict[Holding, float] = {}
         self._ticking: dict[Holding, Job] = {}
+        self._ends: dict[Holding, Job] = {}  # the latest job that tells of a partition's end
 
     @property
     def calls(self) -> SchedulerCalls:
@@ -177,7 +178,8 @@ class Intake:
                 if holding.eof and holding.partition.at_rest:
                     holding.eof = False
                     if holding.topic.shape.eofs:
-                        eofed.append(Job(Kind.EOFED, holding))
+                        self._ends[holding] = job = Job(Kind.EOFED, holding)
+                        eofed.append(job)
         self._touched.extend(later)
         if jobs:
             self._offer(jobs)
@@ -284,12 +286,18 @@ class Intake:
         self.dirty.pop(holding, None)
         self._retry_at.pop(holding, None)
         self._ticking.pop(holding, None)
+        self._ends.pop(holding, None)
         self._burials.forget(holding)
 
     def renew(self, holding: Holding, generation: int) -> int | None:
         """A partition begins again: tell where to read on, None if nothing was read.  The lock is held."""
+        told = self._ends.get(holding)
         self.forget(holding)
         at = holding.renew(generation)
+        if at is None and told is not None and told.cleared:
+            # Nothing is read again, so the broker will not say again that it ends.
+            holding.eof = True
+            self._touched.append(holding)
         if holding.partition.position not in (None, holding.committed):
             self.dirty[holding] = None
         return at

@@ -183,16 +183,18 @@ class JobsQueue:
         with self._lock:
             for job in list(self._books.get(group_id, ())):
                 if job.queued_at is None or job.locked:
-                    job.overruled, job.locked = True, False
-                    if job.queued_at is None:
-                        self._enqueue(job)
-                    elif job.ended:
-                        freed |= self._strike(job)
+                    self._take_over(job)
+                    freed |= job.ended and self._strike(job)
             started = self._fill()
         for job in started:
             self._start(job)
         if freed:
             self._freed(group_id)
+
+    def _take_over(self, job: Job) -> None:
+        job.overruled, job.locked = True, False
+        if job.queued_at is None:
+            self._enqueue(job)
 
     def done(self, job: Job) -> None:
         """A job has run, or was skipped: its worker takes the next one."""
@@ -250,14 +252,17 @@ class JobsQueue:
     def clear(self, group_id: str) -> list[Job]:
         """Forget a group's jobs: what has not started is cleared, what runs goes on without the books.
 
-        Farewells that are queued stay: they are due because of what was cleared.
+        Farewells are said all the same, for nobody would say them again: those that are queued stay, others are pushed.
         """
         with self._lock:
-            cleared = [
-                job
-                for job in self._books.pop(group_id, ())
-                if job.started_at is None and not (job.queued_at and job.kind in FAREWELLS)
-            ]
+            cleared = []
+            for job in self._books.pop(group_id, ()):
+                if job.started_at is not None:
+                    continue
+                if job.kind not in FAREWELLS:
+                    cleared.append(job)
+                elif job.queued_at is None:
+                    self._take_over(job)
             self._blocking.pop(group_id, None)
             for job in cleared:
                 job.cleared = True
@@ -266,7 +271,10 @@ class JobsQueue:
             self._ready = deque(job for job in self._ready if job not in dropped)
             for job in cleared:
                 self._aside -= job.holding.drop(job)
-            return cleared
+            started = self._fill()
+        for job in started:
+            self._start(job)
+        return cleared
 
     def stop(self) -> None:
         """Start nothing new: what is queued, or pushed from now on, is handed back."""

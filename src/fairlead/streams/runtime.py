@@ -18,6 +18,7 @@ from fairlead.streams.gating import GateScheduler
 from fairlead.streams.jobs import CONSUMPTION, Job
 from fairlead.streams.listener import Listener
 from fairlead.streams.queue import JobsQueue
+from fairlead.streams.scheduler import lacking
 from fairlead.streams.workers import Workers
 
 if TYPE_CHECKING:
@@ -92,11 +93,14 @@ class Runtime:
                 gate=self._make_gate,
             )
         try:
-            return chosen(self.queue)
+            made = chosen(self.queue)
         except BaseException as error:
             raise SchedulerFailed(
                 f"the scheduler {chosen.__name__} could not be made: {type(error).__name__}: {error}"
             ) from error
+        if lack := lacking(made):
+            raise SchedulerFailed(f"the scheduler {chosen.__name__} {lack}")
+        return made
 
     def start(self) -> None:
         """Begin to listen."""

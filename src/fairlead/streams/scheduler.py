@@ -167,3 +167,15 @@ class StreamScheduler:
         if job.locked:
             return f"locked by {name} for {age:.1f} s"
         return f"{name} was given it {age:.1f} s ago, and has neither locked nor pushed it"
+
+
+def lacking(scheduler: StreamScheduler | type[StreamScheduler]) -> str:
+    """Say what a scheduler, or a class of them, still has to define; nothing if it is complete."""
+    for name in ("schedule_consumption", "on_schedule_consumption"):
+        own = getattr(scheduler, name)
+        if getattr(own, "__func__", own) is not getattr(StreamScheduler, name):
+            return ""
+    return (
+        "has to define schedule_consumption(self, jobs): write self.queue << job for each job, "
+        "or self.queue.lock(job) and push it later"
+    )

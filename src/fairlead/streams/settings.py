@@ -12,7 +12,7 @@ from fairlead.config import seconds, shown, whole
 from fairlead.core import Capacity, Policy
 from fairlead.errors import ConfigError
 from fairlead.streams.consumer import Consumer, Shape
-from fairlead.streams.scheduler import StreamScheduler
+from fairlead.streams.scheduler import StreamScheduler, lacking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -148,6 +148,9 @@ def _check_scheduler(scheduler: Any) -> None:
         raise ConfigError(
             f"scheduler must be a class derived from StreamScheduler, or None; got {shown(scheduler)}"
         )
+    # With an __init__ of its own it may be complete, or raise, only when it is made.
+    if scheduler.__init__ is StreamScheduler.__init__ and (lack := lacking(scheduler)):
+        raise ConfigError(f"scheduler: {scheduler.__name__} {lack}")
 
 
 def _kafka(given: Any) -> dict[str, Any]:
