@@ -13,9 +13,12 @@ from tests.jobs.operations_rig import QUICK, database, go
 def sharing(pool, url, **settings):
     """A Jobs whose tasks hold until told."""
     jobs = Jobs(url, **{**QUICK, "executors": {"default": 3, "threads": 2}, **settings})
-    jobs.make_gate = pool.borrower(
-        "jobs", wake=lambda: jobs.scheduler and jobs.scheduler.wake(), gate=CheckedGate
-    )
+
+    def wake() -> None:
+        if jobs.scheduler is not None:
+            jobs.scheduler.wake()
+
+    jobs.make_gate = pool.borrower("jobs", wake=wake, gate=CheckedGate)
     leave = threading.Event()
 
     @jobs.task(executor="threads")

@@ -5,7 +5,8 @@ on.  A verb of a door is one step, as it is under the door's own lock; so is a c
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -70,9 +71,7 @@ class World:
             "tasks": self.pool.member("tasks", weights[0])(FIFO(), Slots(3))
         }
         for name, weight in zip(("jobs", "streams"), weights[1:], strict=True):
-            make = self.pool.borrower(
-                name, weight, wake=lambda name=name: self.wake(name), gate=CheckedGate
-            )
+            make = self.pool.borrower(name, weight, wake=partial(self.wake, name), gate=CheckedGate)
             self.doors[name] = make(*self.own(name))
 
     def own(self, name: str) -> tuple[Any, Any]:
@@ -182,7 +181,7 @@ def story(seed: int, steps: int = 250) -> None:
             world.settle()
             world.check_settled()
     world.resize(3)
-    world.doors["streams"].adjust(Change("workers", "resize", (2,)), now)
+    world.doors["streams"].adjust(Change("workers", "resize", (2,)), world.loop.seconds)
     while any(gate.waiters() or gate.holders for gate in world.doors.values()):
         world.settle()
         world.check_settled()
@@ -190,7 +189,7 @@ def story(seed: int, steps: int = 250) -> None:
         assert before, "somebody waits, and nobody runs"
         for name in names:
             for one in world.running(name):
-                world.doors[name].finish(one, now)
+                world.doors[name].finish(one, world.loop.seconds)
     world.settle()
     assert not world.pool.gate.holders
     assert not world.pool.gate.waiting
@@ -306,7 +305,7 @@ def keep(self: Lent, ticket: Ticket, now: float) -> None:
     self.spare += 1
 
 
-def spend(self: Borrowing, ticket: Ticket, now: float) -> None:
+def spend(self: Borrowing, ticket: Ticket, now: float) -> Hashable | None:
     """Start without a slot."""
     refusal = self.own.refusal(ticket, now)
     if refusal is None:

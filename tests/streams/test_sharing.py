@@ -19,7 +19,7 @@ class World:
         self.now = 0.0
         self.queue = JobsQueue(concurrency, self._begin, clock=lambda: self.now)
         self.scheduler = GateScheduler(self.queue, weights=weights or {})
-        self.scheduler.gate.now = lambda: self.now  # type: ignore[method-assign]
+        self.scheduler.gate.now = lambda: self.now
         self.seconds: dict[str, Any] = {}  # how long a call of a topic takes
         self.latency: dict[str, list[float]] = {}
         self.served: dict[str, int] = {}
