@@ -158,10 +158,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _too_much(self, piece: bytes, in_body: bool, body_bytes: int) -> Problem | None:
         """Bound what has no end yet: a head, which is checked exactly once it has one, and chunk extensions."""
-        if self._head_began_here:
-            return None
+        limits = self._limits
+        if self._head_began_here:  # a piece is no larger than what may be read at once
+            many = self._in_head and len(self.headers) > limits.header_fields
+            return headers_too_large(limits) if many else None
         if self._in_head:
-            limits = self._limits
             self._head_bytes += len(piece)
             if self._head_bytes > limits.header_bytes or len(self.headers) > limits.header_fields:
                 return headers_too_large(limits)
