@@ -21,7 +21,7 @@ from benchmarks.jobs_floors import NODE
 from benchmarks.jobs_meter import BATCH, Figures, Meter, enqueued, tell_and_leave
 from benchmarks.jobs_peers import fresh_schema
 
-SLOTS = 1000
+SLOTS = 2000
 GRAPH_NODES = 1_000
 FILL = "fill"  # seconds to store them all
 START = "start"  # seconds from `async with jobs` to the first job
@@ -100,6 +100,7 @@ async def drained(url: str, jobs: int, widths: Sequence[int], at_once: int) -> F
             chosen = list(islice(waiting, at_once))
             stored.extend(await ours.submit_all(chosen))
 
+        await ours.store()  # connected, as the others are by now
         figures = await enqueued(batch, jobs)
         if len(stored) != len(dags):
             raise RuntimeError(f"{len(stored)} of {len(dags)} DAGs were stored")
@@ -137,6 +138,7 @@ async def store(url: str, jobs: int) -> Figures:
     """Only enqueue: a thousand jobs with each submission."""
     async with service(url) as made:
         dags = [made.wide(min(BATCH, jobs - first)) for first in range(0, jobs, BATCH)]
+        await made.jobs.store()
         return await enqueued(lambda _: made.jobs.submit(dags.pop()), jobs)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
+from itertools import islice
+from typing import Any
 
 from benchmarks.jobs_meter import BATCH, Figures, Meter, enqueued
 from benchmarks.jobs_peers import fresh_schema
@@ -50,6 +53,54 @@ async def claim_and_complete(url: str, jobs: int) -> Figures:
     meter.stop()
     await connection.close()
     return figures | meter.figures()
+
+
+# The least that a queue can store: what it is, in which state, and one index to find it by.
+SMALLEST = "CREATE TABLE job (id bigint PRIMARY KEY, state text NOT NULL, payload text NOT NULL)"
+# The same for runs of one job: a row for each of both, found by its number, and the runs that are open by an index.
+PAIR = f"""
+{SMALLEST};
+CREATE TABLE run (id bigint PRIMARY KEY, name text NOT NULL, completed_on double precision);
+CREATE INDEX ON run (id) WHERE completed_on IS NULL;
+"""
+INSERT_PAIR = """
+WITH run AS (INSERT INTO run (id, name) SELECT id, 'noop' FROM unnest($1::bigint[]) AS id)
+INSERT INTO job SELECT id, 'created', '{}' FROM unnest($1::bigint[]) AS id
+"""
+
+
+async def copy(url: str, jobs: int) -> Figures:
+    """Store the smallest rows the fastest way there is."""
+    numbers = iter(range(jobs))
+
+    async def batch(connection: Any, size: int) -> None:
+        rows = [(number, "created", "{}") for number in islice(numbers, size)]
+        await connection.copy_records_to_table("job", records=rows)
+
+    return await _stored(url, SMALLEST, batch, jobs)
+
+
+async def insert_pairs(url: str, jobs: int) -> Figures:
+    """Store the smallest rows of runs of one job, by one statement."""
+    numbers = iter(range(jobs))
+
+    async def batch(connection: Any, size: int) -> None:
+        await connection.execute(INSERT_PAIR, list(islice(numbers, size)))
+
+    return await _stored(url, PAIR, batch, jobs)
+
+
+async def _stored(
+    url: str, schema: str, batch: Callable[[Any, int], Awaitable[None]], jobs: int
+) -> Figures:
+    import asyncpg
+
+    await fresh_schema(url)
+    connection = await asyncpg.connect(url)
+    await connection.execute(schema)
+    figures = await enqueued(lambda size: batch(connection, size), jobs)
+    await connection.close()
+    return figures
 
 
 GRAPH = """

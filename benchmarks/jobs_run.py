@@ -18,6 +18,8 @@ LIMIT = 600.0  # seconds; a case that takes longer has failed
 
 CASES: dict[str, Callable[[str, int], Awaitable[Figures]]] = {
     "floor": jobs_floors.claim_and_complete,
+    "floor-copy": jobs_floors.copy,
+    "floor-pairs": jobs_floors.insert_pairs,
     "floor-layers": lambda url, _: jobs_floors.walk(url, jobs_fairlead.layers()),
     "floor-random": lambda url, _: jobs_floors.walk(url, jobs_fairlead.tangle()),
     "pgqueuer": jobs_peers.pgqueuer,

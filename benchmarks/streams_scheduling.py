@@ -69,7 +69,7 @@ def cost(name: str, rounds: int) -> float:
                 calls.manage("default")
         used += process_time() - began
         for job in jobs:
-            if not job.finished or job.taken is None:
+            if not job.ended or job.taken is None:
                 raise RuntimeError(f"{name} has not let {job} go")
             job.holding.partition.finish(job.taken)
     if isinstance(scheduler, GateScheduler):

@@ -5,9 +5,9 @@ from benchmarks.figures import Figures, short_table
 from benchmarks.report import plain
 from benchmarks.sizes import Sizes
 from benchmarks.streams_cluster import Cluster
-from benchmarks.streams_faults import ZOO
 from benchmarks.streams_meter import Meter
 from benchmarks.streams_run import CASES, measured
+from benchmarks.streams_zoo import ZOO
 
 TINY = Sizes(tickets=40, records=2000, storm=0.1)
 

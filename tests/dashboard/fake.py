@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from fairlead.server import static
 from fairlead.serving.http import Problem
-from tests.dashboard.world import World, summary
+from tests.dashboard.world import SLOTS, World, summary
 
 RANKS = ("viewer", "operator", "admin")
 WORKERS = [
@@ -204,7 +204,7 @@ class Fake:
 
     def adjust(self, body: Any) -> dict[str, Any]:
         if body["verb"] == "resize":
-            self.world.slots = int(body["args"][0])
+            self.world.slots = SLOTS if body["args"] == [None] else int(body["args"][0])
         else:
             self.world.weights[body["args"][0]] = body["args"][1]
         return {"applied": True}

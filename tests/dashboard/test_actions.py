@@ -102,6 +102,11 @@ def test_a_gate_is_resized_and_a_tenant_weighed(page, server):
             {"part": "slots", "verb": "resize", "args": [32]},
         )
     ]
+    page.get_by_role("button", name="Resize…").click()
+    page.get_by_label("Slots", exact=True).fill("")
+    page.get_by_role("button", name="Resize", exact=True).click()
+    expect(page.get_by_role("button", name="gateway/default")).to_contain_text("of 24")
+    assert server.world.asked[-1][2]["args"] == [None]
     opened(page, server, "classes?gate=gateway%2Fdefault")
     page.get_by_role("button", name="Weight of globex: 1. Change").click()
     page.get_by_label("Weight", exact=True).fill("3")

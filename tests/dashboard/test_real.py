@@ -54,9 +54,9 @@ def test_real_figures_arrive_and_move(page, url):
 def test_a_real_gate_is_resized(page, url):
     page.goto(f"{url}/#/now?gate=gateway%2Fdefault")
     page.get_by_role("button", name="Resize…").click()
-    page.get_by_label("Slots", exact=True).fill("13")
+    page.get_by_label("Slots", exact=True).fill("5")
     page.get_by_role("button", name="Resize", exact=True).click()
-    expect(page.get_by_role("button", name="gateway/default")).to_contain_text("of 13")
+    expect(page.get_by_role("button", name="gateway/default")).to_contain_text("of 5")
 
 
 def test_a_real_gate_of_workers_has_no_more_than_there_are(page, url, complaints):

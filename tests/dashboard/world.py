@@ -87,6 +87,7 @@ class World:
                 "total": total,
                 "used": float(sum(running)),
                 "free": None if total is None else max(0.0, total - sum(running)),
+                "ceiling": None,
             },
             "reserved": [
                 {"class": "system", "held": 2.0, "used": 1.0},

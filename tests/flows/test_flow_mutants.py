@@ -366,7 +366,7 @@ class TestTheRest:
         caught(test_flow_metrics.TestOrderDistortion().test_one_overtakes_another)
 
     def test_threads_without_a_limit(self, monkeypatch):
-        monkeypatch.setattr(InFlight, "refusal", lambda self, ticket, now, without=None: None)
+        monkeypatch.setattr(InFlight, "admit", lambda self, ticket, now: None)
         make = blocking.SyncFlowScheduler.from_config
         made: list[Any] = []
 

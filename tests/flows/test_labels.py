@@ -1,6 +1,7 @@
 """What labels say: workloads by matchers, tokens, priorities, users; and labels that cannot be used."""
 
 import asyncio
+import random
 import unicodedata
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fairlead.flows import workloads
 from fairlead.flows.load import LoadControl
 from fairlead.flows.matchers import compiled
 from fairlead.flows.settings import Matcher, Scheduler
@@ -385,5 +387,49 @@ def test_labels_that_are_not_text_do_not_fail():
         }
     )
     labels: Any = {"user_id": 5, "tokens": 4}
-    found = Resolver(said).parameters(labels)
-    assert (found.workload[0], found.tokens, found.user) == ("five", 4.0, "5")
+    resolver = Resolver(said)
+    found = resolver.parameters(labels)
+    assert (found.workload[0], found.tokens, resolver.user(labels)) == ("five", 4.0, "5")
+
+
+@pytest.mark.parametrize("keys", [(), ("workload",), ("tenant",)])
+def test_what_is_remembered_of_labels_is_what_is_read_from_them(keys: tuple[str, ...]):
+    """Also what is counted, and with values that are no text, or are equal though they differ."""
+    said = Scheduler.model_validate(
+        {
+            "workloads": [
+                {"name": "one", "regex": {"a": "^1$"}, "not": {"exists": ["b"]}},
+                {"name": "two", "any": [{"in": {"c": ["1"]}}]},
+                {"name": "three", "not_in": {"d": ["1"]}, "all": [{"match_labels": {"e": "1"}}]},
+            ],
+            "tokens_label_key": "tokens",
+            "priority_label_key": "priority",
+            "default_max_priority": 0.5,
+            **{f"{key}_label_key": key for key in keys},
+        }
+    )
+    values: tuple[Any, ...] = ("1", "1", "x", 1, True, "-1", "1" * 200)
+    rng, remembering = random.Random(1), Resolver(said)
+    for _ in range(3_000):
+        given = rng.sample(("a", "b", "c", "d", "e", "tokens", "priority", *keys), rng.randrange(4))
+        labels = {key: rng.choice(values) for key in (*given, *keys[: rng.randrange(2)])}
+        fresh = Resolver(said)
+        bad, missing = remembering.bad_labels.copy(), remembering.missing_labels.copy()
+        assert remembering.parameters(labels) == fresh.parameters(labels)
+        assert remembering.bad_labels == bad + fresh.bad_labels
+        assert remembering.missing_labels == missing + fresh.missing_labels
+    assert remembering._known
+
+
+def test_a_value_that_cannot_be_hashed_does_not_fail():
+    said = Scheduler.model_validate({"workloads": [{"match_labels": {"a": "1"}}]})
+    labels: Any = {"a": ["1"]}
+    assert Resolver(said).parameters(labels).workload[0] == "default"
+
+
+def test_what_is_remembered_of_labels_is_bounded(monkeypatch):
+    monkeypatch.setattr(workloads, "MOST_KNOWN", 10)
+    resolver = Resolver(Scheduler.model_validate({"tokens_label_key": "tokens"}))
+    for tokens in range(1, 100):
+        assert resolver.parameters({"tokens": str(tokens)}).tokens == tokens
+        assert len(resolver._known) <= 10

@@ -15,7 +15,8 @@ import uvloop
 
 from fairlead.gateway.loading import load
 from fairlead.gateway.serving import Gateway, listener_of
-from fairlead.gateway.settings import Limits, Settings
+from fairlead.gateway.settings import Settings
+from fairlead.serving.limits import Limits
 from fairlead.serving.listener import Listener
 
 PATIENCE = 10.0  # seconds for what should take milliseconds

@@ -13,11 +13,11 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from fairlead.core import Gate
 from fairlead.core.eviction import Evictions
+from fairlead.gateway import asking, pool
 from fairlead.gateway import metrics as count
-from fairlead.gateway import pool
 from fairlead.gateway.admission import Admission
+from fairlead.gateway.body import Body
 from fairlead.gateway.exchange import Exchange
-from fairlead.gateway.middleware import PriorityMiddleware
 from fairlead.gateway.pool import Pool
 from fairlead.testing import run_virtual
 from fairlead.testing.clock import VirtualLoop
@@ -168,13 +168,13 @@ def test_an_own_limit_that_is_not_honoured(monkeypatch):
 
 
 def test_a_clamp_that_raises_a_class(monkeypatch):
-    clamp = PriorityMiddleware._clamp
+    clamp = asking.clamp
 
-    def lifting(self, exchange):
-        clamp(self, exchange)
-        exchange.rank = exchange.ceiling
+    def lifting(admission, exchange):
+        clamp(admission, exchange)
+        exchange.rank = exchange.who.ceiling
 
-    monkeypatch.setattr(PriorityMiddleware, "_clamp", lifting)
+    monkeypatch.setattr(asking, "clamp", lifting)
     caught_by_the_model()
     with pytest.raises(CAUGHT):
         test = test_tenants.TestThroughTheMiddleware()
@@ -182,10 +182,10 @@ def test_a_clamp_that_raises_a_class(monkeypatch):
 
 
 def test_a_clamp_that_does_not_clamp(monkeypatch):
-    def _clamp(self, exchange):
+    def clamp(admission, exchange):
         exchange.rank = exchange.requested
 
-    monkeypatch.setattr(PriorityMiddleware, "_clamp", _clamp)
+    monkeypatch.setattr(asking, "clamp", clamp)
     caught_by_the_model()
 
 
@@ -236,10 +236,10 @@ def test_a_token_that_is_good_for_ever(monkeypatch):
 def test_a_client_that_leaves_the_queue_unnoticed(monkeypatch):
     """W8: it keeps its place until its time is up."""
 
-    async def deaf(self):
+    async def deaf(self, exchange):
         await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(Exchange, "_read_ahead", deaf)
+    monkeypatch.setattr(Body, "_read_ahead", deaf)
     caught_by_the_model()
     with pytest.raises(CAUGHT):
         test = test_middleware.TestASlotIsHeld()

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-import fairlead.gateway.protocol
+import fairlead.serving.protocol
 from fairlead.gateway.protocol import GatewayProtocol
-from fairlead.gateway.settings import Limits
+from fairlead.serving.limits import Limits
 from tests.gateway.rig import Client, connected, listening, served, within
 from tests.gateway.rig import run_on_uvloop as run
 
@@ -625,7 +625,7 @@ def test_however_it_is_mangled_and_split_it_is_read_alike_and_answered_in_full(
     bounds = [0, *sorted(cut for cut in set(cuts) if cut < len(raw)), len(raw)]
     pieces = [raw[start:end] for start, end in pairwise(bounds)]
     seen, written = asyncio.run(spoken([raw]))
-    with mock.patch.object(fairlead.gateway.protocol, "PIECE", piece):
+    with mock.patch.object(fairlead.serving.protocol, "PIECE", piece):
         assert asyncio.run(spoken(pieces))[0] == seen
     for _, path, headers, body in seen:
         names = [name for name, _ in headers]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairlead.gateway import exchange
-from fairlead.gateway.exchange import MOST_BUFFERED
+from fairlead.gateway import body
+from fairlead.gateway.body import MOST_BUFFERED
 from fairlead.testing import run_virtual
 from tests.gateway.virtual import Client, Scene, ticks
 
@@ -43,7 +43,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_large_body_frees_its_place():
 
 @pytest.mark.parametrize("together", [0, 1, 20 * PIECE])
 def test_beyond_what_they_may_together_each_has_its_own_part(together, monkeypatch):
-    monkeypatch.setattr(exchange, "MOST_BUFFERED_TOGETHER", together)
+    monkeypatch.setattr(body, "MOST_BUFFERED_TOGETHER", together)
 
     async def main() -> None:
         scene = Scene()

@@ -180,6 +180,31 @@ class TestNewLimitsHoldFromNowOn:
 
         run_virtual(main())
 
+    def test_a_class_that_nobody_may_have_preempts_nobody_until_somebody_may(self):
+        async def main() -> None:
+            nobody = {"header:root": {"max_class": "interactive"}}
+            scene = Scene(policies=nobody)
+            early, first = await scene.running("interactive", tenant="a")
+            await first.head()
+            assert not early.sent, (
+                "the head is kept back all the same: a failure may take its place"
+            )
+            retune(scene)
+            by = await scene.waiting("system", tenant="root")
+            assert not first.cancellations, "when it came nobody could preempt it"
+            await first.chunk(b"x", more=False)
+            await first.leave()
+            await (await scene.app.next()).answer()
+            assert [(await one.done()).status for one in (early, by)] == [200, 200]
+            late, _ = await scene.running("interactive", tenant="a")
+            by = scene.client("system", tenant="root")
+            assert (await late.done()).status == 503
+            await (await scene.app.next()).answer()
+            assert (await by.done()).status == 200
+            scene.quiet()
+
+        run_virtual(main())
+
     def test_ceilings(self):
         async def main() -> None:
             scene = Scene(capacity=9)

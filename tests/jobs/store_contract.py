@@ -1223,6 +1223,64 @@ class StoreContract:
         assert [job.node for job in await hand.store.jobs(failed, 1)] == [0]
         assert len(await hand.store.jobs(failed)) == 2
 
+    async def test_a_page_of_runs_leaves_out_none(self, hand: Hand):
+        """However it is filtered and cut into pages, a list holds the runs that the whole one shows so."""
+        for number in range(3):
+            tenant = "ab"[number % 2]
+            await hand.submit(["x"], tenant=tenant)
+            taken, tried, handed, held, ended, failed, cancelled, again = [
+                await hand.submit(["x"], tenant=tenant) for _ in range(8)
+            ]
+            begun, stopped, fresh = [await hand.submit(CHAIN, tenant=tenant) for _ in range(3)]
+            await hand.claim(taken, 0)
+            await hand.do(tried, 0, RETRY, delay=1000.0, attempts=1)
+            await hand.do(handed, 0, RETRY)
+            await hand.claim(held, 0)
+            await hand.store.pause(held)
+            await hand.do(ended, 0)
+            await hand.do(failed, 0, FAILED)
+            await hand.store.cancel(cancelled)
+            await hand.do(again, 0, FAILED)
+            await hand.store.retry(again)
+            await hand.claim(begun, 0)
+            await hand.do(stopped, 0)
+            await hand.store.pause(stopped)
+            await hand.store.pause(fresh)
+            await hand.store.orphans(LEASE)  # a sweep forgets what is not held any more
+        every = await hand.store.runs()
+        assert len(every) == 36
+        for state in (CREATED, ACTIVE, SUSPENDED, COMPLETED, FAILED, CANCELLED):
+            for whose in (None, "a", "b"):
+                expected = [
+                    row for row in every if row.state == state and whose in (None, row.tenant)
+                ]
+                assert expected, (state, whose)
+                for limit in (1, 2, 50):
+                    found, before = [], None
+                    while page := await hand.store.runs(
+                        state=state, tenant=whose, before=before, limit=limit
+                    ):
+                        assert len(page) <= limit
+                        found += page
+                        before = page[-1].dag
+                    assert found == expected, (state, whose, limit)
+
+    async def test_an_active_run_is_found_behind_any_number_of_newer_ones(self, hand: Hand):
+        tried, handed, taken, *paused = [await hand.submit() for _ in range(6)]
+        await hand.do(tried, 0, RETRY, delay=1000.0, attempts=1)
+        await hand.do(handed, 0, RETRY)
+        await hand.claim(taken, 0)
+        for dag in paused:
+            await hand.do(dag, 0, RETRY)
+            await hand.store.pause(dag)
+        await hand.store.submit([new_run()] * 2_100)
+        await hand.store.orphans(LEASE)  # a sweep forgets what is not held any more
+        for limit in (1, 3, 50):
+            rows = await hand.store.runs(state=ACTIVE, limit=limit)
+            assert [row.dag for row in rows] == [taken, handed, tried][:limit]
+            rows = await hand.store.runs(state=SUSPENDED, limit=limit)
+            assert [row.dag for row in rows] == paused[::-1][:limit]
+
     async def test_what_was_learned_is_kept(self, store: Store):
         await store.learn({"extract": (1.5, 10), "merge": (0.25, 1)})
         await store.learn({"extract": (2.5, 11)})

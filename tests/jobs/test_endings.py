@@ -51,7 +51,8 @@ def held(request):
 
 def test_completed(held):
     ending = endings.completed(held(attempts=1, crashes=1), "[1]", ran=2.5)
-    assert ending == Ending(7, 3, 99, "completed", "[1]", None, 0.0, 1, 1, 2.5, "extract")
+    # As many attempts and crashes as before: None.
+    assert ending == Ending(7, 3, 99, "completed", "[1]", None, 0.0, None, None, 2.5, "extract")
 
 
 def test_attempts_are_retries_and_one(held):
@@ -136,5 +137,8 @@ def test_every_ending_is_a_legal_step(attempts, crashes, retries, most):
             assert (ending.dag, ending.node, ending.fence, ending.task) == (7, 3, 99, "extract")
             assert (ending.result is not None) == (ending.state == "completed")
             assert ending.delay == 0 or ending.state not in TERMINAL
+            if ending.state == "completed":  # None: as many as before
+                assert (ending.attempts, ending.crashes) == (None, None)
+                continue
             assert ending.attempts in {attempts, attempts + 1}
             assert ending.crashes in {crashes, crashes + 1}

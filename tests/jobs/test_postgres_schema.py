@@ -16,7 +16,7 @@ from fairlead.jobs.sla import sla_priority
 from fairlead.jobs.states import COMPLETED, TRANSITIONS
 from fairlead.jobs.stores import migrations
 from fairlead.jobs.stores.opening import open_store
-from fairlead.jobs.stores.postgres import PostgresStore
+from fairlead.jobs.stores.postgres import ALL_RUNNING, PostgresStore
 from fairlead.jobs.stores.postgres_connections import read_url
 from tests.engines_postgres import dropped, new_schema, plain, shared_url, with_schema
 from tests.jobs.store_contract import new_run
@@ -220,6 +220,27 @@ async def test_plans_made_on_empty_tables_are_right_for_full_ones(url, connectio
         assert max(looked.values()) < 50 * 30, looked
         news = await blocks(store, "take_news('me', 5000)")
         assert news < 4000 * 15
+    finally:
+        await store.close()
+
+
+async def test_what_is_active_is_found_without_looking_at_what_is_not(url, connection):
+    store = PostgresStore(url, most=1, listen=False)
+    await store.migrate()
+    await store.open()
+    looked = (
+        "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables "
+        "WHERE schemaname = $1 AND relname = 'jobs'"
+    )
+    try:
+        epoch = await store.lead("me", 1000.0) or 0
+        dags = [run.dag for run in await store.submit([new_run()] * 1000)]
+        claims = [Claim(dag, 0, 1, 7) for dag in dags[:50]]
+        await store.claim("me", epoch, claims, acked=True)
+        async with store._connections.transaction() as session:
+            assert len(await session.fetch(store._sql(ALL_RUNNING))) == 50
+            # Each is there as it was before, too.
+            assert await session.fetchval(looked, read_url(url).schema) <= 2 * 50
     finally:
         await store.close()
 

@@ -4,6 +4,7 @@ Everything runs on a real database with real executors; `url` is SQLite here, Po
 """
 
 import asyncio
+import logging
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from fairlead.errors import (
     StoreUnavailable,
     UnknownRun,
 )
-from fairlead.jobs import Dag, Jobs, current_job
+from fairlead.jobs import Dag, Jobs, current_job, scheduling
 
 QUICK: dict[str, Any] = {"lease": "2s", "sweep": "200ms", "poll": "100ms", "ack": "1s"}
 
@@ -841,3 +842,49 @@ class TestTakingOver:
                 return (await jobs.wait(run)).results["second"]
 
         assert go(main()) == "ran"
+
+    def test_every_page_of_what_is_ready_is_read(self, url, monkeypatch):
+        monkeypatch.setattr(scheduling, "PAGE", 3)
+
+        async def main(many):
+            jobs, double, *_ = small(url)
+            dag = Dag("wide")
+            for number in range(many):
+                dag.add(double, number)
+            run = await jobs.submit(dag)
+            async with jobs:
+                return len((await jobs.wait(run)).results)
+
+        assert [go(main(many)) for many in (2, 3, 7, 9)] == [2, 3, 7, 9]
+
+    def test_who_loses_the_lead_while_reading_stands_by(self, url, monkeypatch, caplog):
+        """Reading took so long that another process leads: what was read is thrown away, and nothing failed."""
+        monkeypatch.setattr(scheduling, "PAGE", 1)
+
+        async def main():
+            jobs, double, *_ = small(url)
+            store: Any = await jobs.store()
+            run = await jobs.submit(_one(double, 1))
+            plain_lead, plain_ready = store.lead, store.ready
+            led: list[int | None] = []
+
+            async def ready(after, limit):
+                if not led:
+                    store.lead = lead
+                    jobs.scheduler._renew_at = 0.0  # it is time to renew the lease
+                return await plain_ready(after, limit)
+
+            async def lead(process, lease):
+                led.append(None)
+                store.lead = plain_lead
+                return
+
+            store.ready = ready
+            async with jobs:
+                outcome = await jobs.wait(run)
+                return outcome.state, len(led), jobs.scheduler.counts.takeovers
+
+        with caplog.at_level(logging.WARNING, "fairlead.jobs"):
+            assert go(main()) == ("completed", 1, 2)
+        assert "another process leads now" in caplog.text
+        assert "the scheduler failed" not in caplog.text

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.jobs import Dag
+from fairlead.server.snapshots import gate_document
 from tests.server.rig import configured, run, served
 
 SNAPSHOT_GATE = {"id", "door", "slots", "reserved", "classes", "tenants", "totals"}
@@ -407,5 +408,43 @@ def test_files_have_a_policy_a_type_and_a_tag(tmp_path: Path):
             assert (status, body) == (304, b"")
             status, body = await client.ask("HEAD", "/")
             assert (status, body) == (200, b"")
+
+    run(test)
+
+
+def test_an_operators_resize_is_a_ceiling_until_it_is_reset(tmp_path: Path):
+    """What the fleet has may change meanwhile, and the configuration be followed again."""
+
+    async def test() -> None:
+        async with served(configured(tmp_path)) as client:
+            admission = client.server.doors[0].gateway.admission  # type: ignore[attr-defined]
+
+            async def resize(to: Any) -> None:
+                path = "/api/v1/gates/gateway%2Fdefault/adjust"
+                body = {"part": "slots", "verb": "resize", "args": [to]}
+                status, found = await client.ask("POST", path, body)
+                assert (status, found["applied"]) == (200, body)
+
+            def slots() -> tuple[Any, Any]:
+                found = gate_document(client.server.view("gateway/default"))["slots"]
+                return found["total"], found["ceiling"]
+
+            admission.set_capacities({"": 8})
+            assert slots() == (8, None)
+            await resize(3)
+            assert slots() == (3, 3)
+            admission.set_capacities({"": 9})
+            assert slots() == (3, 3)
+            admission.set_capacities({"": 2})
+            assert slots() == (2, 3)
+            admission.set_capacities({})  # the last backend has gone, and comes back
+            admission.set_capacities({"": 9})
+            client.server.retune(client.server.loaded)
+            admission.set_capacities({"": 9})
+            assert slots() == (3, 3)
+            await resize(20)
+            assert slots() == (9, 20)
+            await resize(None)
+            assert slots() == (9, None)
 
     run(test)

@@ -1,14 +1,40 @@
 """Doors that share a pool by name: together they never hold more than it has, and what one gives the other gets."""
 
 import asyncio
+import json
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import aiohttp
 import pytest
 
+from fairlead.errors import ConfigError
+from fairlead.jobs import Dag, Jobs
+from fairlead.jobs.operating import Operations
+from fairlead.server.demo import Upstream
 from fairlead.server.loading import load_mapping
-from tests.server.rig import configured, run, served
+from fairlead.server.service import Server
+from fairlead.server.snapshots import snapshot_of, waiting_document
+from fairlead.streams import Consumer, StreamScheduler
+from tests.gateway.rig import until
+from tests.server.rig import (
+    GATEWAY,
+    HERE,
+    LONGEST,
+    POINT,
+    begun,
+    configured,
+    process,
+    run,
+    served,
+)
+from tests.streams.staging import app_on, filled, wait_committed
 
+DOORS = {"gateway/default": 2, "jobs/leader": 1, "streams/workers": 1}
 SHARED = {"gpu": {"slots": 2, "doors": {"gateway/default": 3, "flows/checkout": 1}}}
 
 
@@ -87,7 +113,8 @@ def test_a_storm_at_both_doors_never_holds_more_than_there_is(tmp_path: Path):
 @pytest.mark.parametrize(
     ("doors", "said"),
     [
-        ({"jobs/leader": 1}, "pattern"),
+        ({"jobs/workers": 1}, "pattern"),
+        ({"streams/workers": 1}, "there are gateway/default, flows/checkout, jobs/leader"),
         ({}, "at least 1"),
         ({"flows/nowhere": 1}, "there is no such gate; there are gateway/default, flows/checkout"),
         ({"gateway/default": 0}, "greater than 0"),
@@ -104,3 +131,317 @@ def test_a_gate_is_in_one_pool(tmp_path: Path):
     two = {name: {"slots": 2, "doors": {"gateway/default": 1}} for name in ("a", "b")}
     (line,) = load_mapping(configured(tmp_path, pools=two)).lines
     assert "is in pool a already" in line
+
+
+class Inside:
+    """Who is at work, at whichever door, and how many were at most."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.now = self.most = 0
+        self.came: dict[str, int] = {}
+
+    def __call__(self, who: str) -> None:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            self.came[who] = self.came.get(who, 0) + 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.now -= 1
+
+
+class Backend(Upstream):
+    """An upstream that counts."""
+
+    def __init__(self, inside: Inside) -> None:
+        super().__init__()
+        self.inside = inside
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/v1/x"):
+            self.inside("gateway")
+            await asyncio.sleep(0.005)
+            self.inside.leave()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"{}"})
+        else:
+            await super().__call__(scope, receive, send)
+
+
+class Shop:
+    """Jobs and streams of one application, each of which counts who is inside."""
+
+    def __init__(self, name: str, folder: Path, *, records: int = 8, concurrency: int = 3) -> None:
+        self.inside = inside = Inside()
+        self.go = threading.Event()
+        go = self.go
+        self.broker = filled({"orders": 3}, records)
+        self.app = app_on(self.broker, concurrency=concurrency)
+        self.jobs = Jobs(f"sqlite:///{folder}/jobs.db", executors={"default": 4, "threads": 2})
+
+        class Orders(Consumer):
+            def consume(self, messages: Any) -> None:
+                inside("streams")
+                go.wait(LONGEST)
+                inside.leave()
+
+        async def small() -> None:
+            inside("jobs")
+            await asyncio.sleep(0.002)
+            inside.leave()
+
+        def large() -> None:
+            inside("jobs")
+            go.wait(LONGEST)
+            inside.leave()
+
+        self.app.topic("orders", Orders, batch_size=1)
+        self.jobs.task(small)
+        self.jobs.task(executor="threads")(large)
+        self.module = ModuleType(name)
+        self.module.app, self.module.jobs = self.app, self.jobs  # type: ignore[attr-defined]
+        sys.modules[name] = self.module
+
+    def sections(self) -> dict[str, Any]:
+        name = self.module.__name__
+        return {
+            "jobs": {"app": f"{name}:jobs"},
+            "streams": {"app": f"{name}:app"},
+            "demo": {"upstream": False, "traffic": False},
+        }
+
+    def dag(self, *tasks: str) -> Dag:
+        dag = Dag("work")
+        for task in tasks:
+            dag.add(task)
+        return dag
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.setitem(sys.modules, "shop_of_the_test", ModuleType("shop_of_the_test"))
+    made = Shop("shop_of_the_test", tmp_path)
+    yield made
+    made.go.set()
+
+
+def test_a_gateway_jobs_and_streams_never_hold_more_than_a_pool_has(tmp_path: Path, shop: Shop):
+    """A storm at three doors, on one loop and in threads; who is inside counts, not what a gate believes."""
+
+    async def test() -> None:
+        backend = Backend(shop.inside)
+        await backend.start()
+        shop.go.set()
+        pools = {"gpu": {"slots": 2, "doors": DOORS}}
+        gateway = GATEWAY | {"upstreams": [{"url": backend.url, "capacity": 8}]}
+        async with served(
+            configured(tmp_path, pools=pools, gateway=gateway, **shop.sections())
+        ) as client:
+            doors = {door.name: door for door in client.server.doors}
+            proxy = doors["gateway"].links()["proxy"]
+
+            async def ask() -> None:
+                async with client.session.get(f"{proxy}/v1/x") as answer:
+                    assert answer.status == 200
+                    await answer.read()
+
+            run = await shop.jobs.submit(shop.dag(*["small"] * 20, *["large"] * 6))
+            await asyncio.gather(*(ask() for _ in range(20)))
+            assert (await shop.jobs.wait(run)).state == "completed"
+            await asyncio.to_thread(wait_committed, shop.broker, 24)
+            assert shop.inside.came == {"gateway": 20, "jobs": 26, "streams": 24}
+            assert shop.inside.most == 2
+            pool = doors["pool/gpu"].pool.gate  # type: ignore[attr-defined]
+            await until(lambda: not pool.active and not pool.waiting)
+            totals = pool_of(client).channel.totals()
+            assert totals["completed"] == 70, totals
+        await backend.stop()
+
+    run(test)
+
+
+def test_a_job_and_a_batch_wait_for_a_slot_of_the_pool_and_it_is_said(tmp_path: Path, shop: Shop):
+    flows = {"http": HERE, "control_points": {"checkout": POINT}}
+    doors = {"flows/checkout": 1, "jobs/leader": 1, "streams/workers": 1}
+
+    async def test() -> None:
+        pools = {"gpu": {"slots": 1, "doors": doors}}
+        settings = configured(tmp_path, pools=pools, flows=flows, **shop.sections())
+        loaded = load_mapping(settings | {"gateway": None})
+        assert not loaded.problems, loaded.lines
+        server = Server(loaded)
+        held = next(door for door in server.doors if door.name == "flows").server.flows  # type: ignore[attr-defined]
+        gate = next(door for door in server.doors if door.name == "pool/gpu").pool.gate  # type: ignore[attr-defined]
+        await server.doors[0].start()
+        flow = await held.start_flow("checkout")  # before the others begin
+        async with server:
+            run = await shop.jobs.submit(shop.dag("small"))
+            await until(lambda: gate.waiting == 2)
+            shown = {one["id"]: one for one in snapshot_of(server.doors, 1)["gates"]}
+            waits = {one["name"]: one["waiting"] for one in shown["pool/gpu"]["classes"]}
+            assert waits == {"flows/checkout default": 0, "jobs/leader": 1, "streams/workers": 1}
+            for one in ("jobs/leader", "streams/workers"):
+                (item, *_) = waiting_document(server.view(one), 1)["items"]
+                assert "one of the 1 slots of gpu" in item["why"], item
+            said = await Operations(shop.jobs).explain(f"{run.id}.0")
+            assert "one of the 1 slots of gpu" in said.sentence
+            assert shop.inside.came == {}
+            shop.go.set()
+            flow.end()
+            assert (await shop.jobs.wait(run)).state == "completed"
+            await asyncio.to_thread(wait_committed, shop.broker, 24)
+        assert not gate.active
+        assert not gate.waiting
+
+    run(test)
+
+
+def test_a_scheduler_of_the_users_own_cannot_share(tmp_path: Path, shop: Shop):
+    class Own(StreamScheduler):
+        def on_schedule_consumption(self, jobs: Any) -> None: ...
+
+    shop.module.app = app_on(shop.broker, scheduler=Own)  # type: ignore[attr-defined]
+    loaded = load_mapping(
+        configured(tmp_path, pools={"gpu": {"slots": 2, "doors": DOORS}}, **shop.sections())
+    )
+    with pytest.raises(ConfigError, match="Own, the app's own scheduler, has no gate"):
+        Server(loaded)
+
+
+def test_what_if_of_a_pool_changes_its_slots_and_its_weights(tmp_path: Path):
+    flows = {
+        "http": HERE,
+        "control_points": {name: {"concurrency": {"max_concurrency": 9}} for name in ("a", "b")},
+    }
+    pools = {"gpu": {"slots": 2, "doors": {"flows/a": 1, "flows/b": 1}}}
+
+    async def test() -> None:
+        async with served(configured(tmp_path, pools=pools, flows=flows)) as client:
+            door = next(door for door in client.server.doors if door.name == "flows")
+            scheduler = door.server.flows  # type: ignore[attr-defined]
+
+            async def flow(point: str) -> None:
+                async with scheduler.flow(point, timeout=20) as one:
+                    assert one.should_run()
+                    await asyncio.sleep(0.01)
+
+            await asyncio.gather(*(flow(point) for point in "ab" for _ in range(10)))
+
+            async def replayed(changes: dict[str, Any]) -> dict[str, Any]:
+                body = {"gate": "pool/gpu", "minutes": 5, "changes": changes}
+                status, found = await client.ask("POST", "/api/v1/whatif", body)
+                assert status == 200, found
+                assert found["tickets"] == 20
+                return {
+                    name: figures["wait.p95"]
+                    for name, figures in found["after"]["groups"]["class"].items()
+                }
+
+            now = await replayed({})
+            fewer = await replayed({"capacity.slots": 1})
+            assert all(fewer[name] > now[name] for name in now)
+            heavier = await replayed({"policy.fair.weights.flows/b": 9})
+            assert heavier["flows/b default"] < now["flows/b default"]
+
+    run(test)
+
+
+def test_a_pool_that_lends_cannot_be_replayed_and_says_why(tmp_path: Path, shop: Shop):
+    async def test() -> None:
+        pools = {"gpu": {"slots": 2, "doors": DOORS}}
+        sections = shop.sections() | {"demo": {"upstream": True, "traffic": False}}
+        async with served(configured(tmp_path, pools=pools, **sections)) as client:
+            shop.go.set()
+            body = {"gate": "pool/gpu", "minutes": 5, "changes": {}}
+            status, found = await client.ask("POST", "/api/v1/whatif", body)
+            assert (status, found["code"]) == (422, "no_replay")
+            assert "what jobs/leader and streams/workers may ask for" in found["detail"]
+
+    run(test)
+
+
+APPLICATION = """
+import asyncio, threading
+from fairlead.jobs import Jobs
+from fairlead.streams import Consumer, StreamApp
+from fairlead.testing.streams import MemoryBroker
+
+lock, inside, most = threading.Lock(), 0, 0
+
+
+def enter():
+    global inside, most
+    with lock:
+        inside += 1
+        most = max(most, inside)
+
+
+def leave():
+    global inside
+    with lock:
+        inside -= 1
+
+
+broker = MemoryBroker({"orders": 2})
+for number in range(20):
+    broker.write("orders", b"x", partition=number % 2)
+jobs = Jobs("sqlite:///jobs.db", executors={"threads": 3})
+
+
+@jobs.task(executor="threads")
+def count():
+    enter()
+    leave()
+    return most
+
+
+class Orders(Consumer):
+    def consume(self, messages):
+        enter()
+        sum(range(10_000))
+        leave()
+
+
+app = StreamApp(group="g", concurrency=3, broker=broker)
+app.topic("orders", Orders, batch_size=1)
+"""
+CONFIGURATION = """
+server: {listen: "127.0.0.1:0"}
+jobs: {app: "application:jobs"}
+streams: {app: "application:app"}
+pools: {gpu: {slots: 1, doors: {jobs/leader: 1, streams/workers: 1}}}
+demo: {upstream: false, traffic: false}
+"""
+
+
+def test_fairlead_serve_lends_one_slot_to_jobs_and_streams_in_turn(tmp_path: Path):
+    """In a process of its own, from a file; another process submits, and reads how many were inside at most."""
+    (tmp_path / "application.py").write_text(APPLICATION)
+    (tmp_path / "fairlead.yaml").write_text(CONFIGURATION)
+
+    async def test() -> None:
+        async with process(tmp_path) as served, aiohttp.ClientSession() as session:
+            url = await begun(served)
+            client = Jobs(f"sqlite:///{tmp_path}/jobs.db")
+            client.task(name="count", executor="threads")(int)
+            dag = Dag("counts")
+            last = [dag.add("count") for _ in range(12)][-1]
+            outcome = await client.wait(await client.submit(dag))
+            assert outcome.state == "completed"
+            assert outcome.results[last.name] == 1
+            await client.close()
+
+            async with session.get(f"{url}/api/v1/events") as events:
+                async for line in events.content:
+                    told = json.loads(line[6:]) if line.startswith(b"data: {") else {}
+                    totals = [
+                        one["totals"] for one in told.get("gates", ()) if one["id"] == "pool/gpu"
+                    ]
+                    if totals and totals[0]["completed"] == 32:
+                        break
+            served.process.terminate()
+            assert await served.ended() == 0
+
+    run(test)

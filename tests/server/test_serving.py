@@ -118,9 +118,9 @@ def test_a_bad_file_is_refused_with_its_lines(tmp_path: Path):
         (
             {"jobs": {"app": "nothing:jobs"}, "demo": {"upstream": True}},
             (),
-            "jobs.app: module 'nothing' cannot be imported",
+            "jobs.app: there is no module 'nothing'",
         ),
-        ({"jobs": {"app": "slow:brief"}}, (), "must be a Jobs"),
+        ({"jobs": {"app": "slow:brief"}}, (), "jobs.app: slow:brief is no Jobs"),
         ({"jobs": {"database": "mysql://x"}}, (), "sqlite"),
         ({"streams": {"app": "slow"}}, (), "streams.app must be module:name"),
         ({}, ("--listen", "0.0.0.0:0"), "tokens are required"),

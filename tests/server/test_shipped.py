@@ -121,7 +121,7 @@ def test_the_configuration_has_no_fault_and_no_warning(tmp_path):
 def test_what_is_commented_out_in_the_configuration_is_right_too(tmp_path):
     """Whoever takes the mark away must not find a mistake of ours."""
     text = re.sub(
-        r"^(\s*)# (?=[ ]*(?:tokens|tls|upstreams|tenant_policies|redis|quota|- \{)|  \"header)",
+        r"^(\s*)# (?=[ ]*(?:tokens|tls|upstreams|tenant_policies|redis|quota|pools|gpu|- \{)|  \"header)",
         r"\1",
         read("config"),
         flags=re.MULTILINE,
@@ -136,6 +136,11 @@ def test_what_is_commented_out_in_the_configuration_is_right_too(tmp_path):
     assert loaded.settings.server.tokens
     assert loaded.gateway is not None
     assert len(loaded.gateway.settings.upstreams) == 2
+    assert set(loaded.settings.pools["gpu"].doors) == {
+        "gateway/default",
+        "flows/checkout",
+        "jobs/leader",
+    }
 
 
 def test_the_kubernetes_manifests_fit_their_schemas():

@@ -311,7 +311,7 @@ def test_a_certificate_that_cannot_be_read_is_told(tmp_path):
 
 
 PROCESS = """
-import sys
+import asyncio, sys
 from fairlead.serving.listener import Listener
 from fairlead.serving.logs import set_up_logging
 from fairlead.serving.process import run
@@ -326,11 +326,22 @@ class Service:
         await self.listener.end()
     def hurry(self):
         self.listener.hurry()
+    def left(self):
+        return "what was held"
     def describe(self):
         return f"here: {self.listener.url}"
 
+class Stuck(Service):
+    async def __aexit__(self, *_):
+        await super().__aexit__()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+
 with set_up_logging(json=True):
-    sys.exit(run(Service, name="small", hurried=3))
+    sys.exit(run(globals()[sys.argv[1]], name="small", hurried=3))
 """
 
 
@@ -339,7 +350,7 @@ def test_signals_drain_then_hurry():
         for signals, code in (([signal.SIGTERM], 0), ([signal.SIGINT, signal.SIGTERM], 3)):
             pipe = asyncio.subprocess.PIPE
             made = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", PROCESS, stdout=pipe, stderr=pipe
+                *(sys.executable, "-c", PROCESS, "Service"), stdout=pipe, stderr=pipe
             )
             assert made.stderr is not None
             line = (await within(made.stderr.readline())).decode()
@@ -358,6 +369,25 @@ def test_signals_drain_then_hurry():
                     made.send_signal(signals[1])
                 assert await within(made.wait()) == code
             made._transport.close()  # type: ignore[attr-defined]
+
+    run(main(), 60.0)
+
+
+def test_a_service_that_waits_though_it_is_hurried_is_ended_and_says_what_it_leaves():
+    async def main():
+        made = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", PROCESS, "Stuck"), stderr=asyncio.subprocess.PIPE
+        )
+        assert made.stderr is not None
+        line = (await within(made.stderr.readline())).decode()
+        made.send_signal(signal.SIGTERM)
+        await until_refused(line.split()[1])
+        assert made.returncode is None
+        made.send_signal(signal.SIGTERM)
+        said = (await within(made.stderr.read())).decode()
+        assert said == "small: ended as it stood: what was held\n"
+        assert await within(made.wait()) == 1
+        made._transport.close()  # type: ignore[attr-defined]
 
     run(main(), 60.0)
 

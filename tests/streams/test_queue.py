@@ -30,7 +30,7 @@ class Bench:
     def snapshot(self):
         queue = self.queue
         flags = [
-            (one.locked, one.queued_at, one.finished, one.withheld_since) for one in queue.given()
+            (one.locked, one.queued_at, one.ended, one.withheld_since) for one in queue.given()
         ]
         return dict(queue.statistics), queue.blocked("default"), flags, list(self.started)
 
@@ -45,7 +45,7 @@ def test_a_push_starts_a_job_while_a_worker_is_free_and_it_is_busy_at_once():
     assert bench.queue.statistics == {"busy": 2, "enqueued": 1, "waiting": 0}
     bench.queue.done(jobs[0])
     assert bench.started == jobs
-    assert jobs[0].finished
+    assert jobs[0].ended
     assert bench.queue.statistics == {"busy": 2, "enqueued": 0, "waiting": 0}
 
 
@@ -141,7 +141,7 @@ def test_misuse_names_scheduler_topic_and_age_and_changes_nothing(before, verb, 
     for word in ("Picky", "orders[5]", "1.500 s", said):
         assert word in str(caught.value)
     assert bench.snapshot() == snapshot
-    assert not other.finished
+    assert not other.ended
 
 
 @pytest.mark.parametrize("foreign", [None, "job", 7, object()])
@@ -171,7 +171,7 @@ def test_clear_ends_one_group_alone_and_lets_what_runs_go_on():
     assert bench.queue.statistics == {"busy": 1, "enqueued": 1, "waiting": 0}
     bench.queue.done(ran)
     assert bench.started == [ran, other]
-    assert not queued.finished
+    assert not queued.ended
 
 
 def test_jobs_of_one_partition_do_not_run_beside_each_other():

@@ -1,22 +1,17 @@
-"""Schedulers that are bad for long: others go round them, do no work twice, and are told farewell."""
+"""Schedulers that are bad for long: others do no work twice, and are told farewell."""
 
 import logging
-import threading
 import time
 
 import pytest
 
 from fairlead.streams.broker import Tp
-from fairlead.streams.jobs import Job
-from fairlead.testing.streams import MemoryBroker
 from tests.streams.staging import (
     Book,
     app_on,
     filled,
     running,
-    scheduler_of,
     until,
-    wait_committed,
     writing,
 )
 from tests.streams.test_scheduler_zoo import AsTheyCome, Forgets
@@ -24,41 +19,6 @@ from tests.streams.test_scheduler_zoo import AsTheyCome, Forgets
 
 def reports_of(book: Book) -> list[tuple[object, ...]]:
     return [line for line in book.lines if line[:2] == ("record", "reports")]
-
-
-@pytest.mark.parametrize("method", ["schedule_consumption", "manage"])
-def test_a_scheduler_that_hangs_for_long_is_gone_round_by_the_other_groups(method, caplog):
-    hang = threading.Event()
-
-    class HangsForLong(AsTheyCome):
-        bad: Job | None = None
-
-        def misbehave(self, job):
-            self.bad = job
-            if method == "schedule_consumption":
-                hang.wait(30.0)
-
-        def manage(self):
-            if method == "manage" and self.bad is not None:
-                hang.wait(30.0)
-
-    broker = MemoryBroker({"orders": 1, "reports": 2})
-    broker.write("orders", b"1", partition=0)
-    book = Book()
-    app = app_on(broker, scheduler=HangsForLong)
-    app.topic("orders", writing(book), subscription_group="bad")
-    app.topic("reports", writing(book), subscription_group="good")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fairlead.streams.scheduler.PATIENCE", 0.02)
-        patch.setattr("fairlead.streams.calling.HUNG", 0.1)
-        with running(app):
-            until(lambda: scheduler_of(app).bad)
-            for number in range(50):
-                broker.write("reports", b"%d" % number, partition=number % 2)
-                book.wait(lambda: len(reports_of(book)) > number)  # noqa: B023
-            assert f"HangsForLong.{method} hangs" in caplog.text
-            hang.set()
-            wait_committed(broker, 51)
 
 
 class RaisesAlways(AsTheyCome):

@@ -10,14 +10,16 @@ import pytest
 from fairlead.errors import StreamMisuse
 from fairlead.streams import StreamScheduler
 from fairlead.streams.broker import Tp
+from fairlead.streams.calling import SchedulerCalls, Steward
 from fairlead.streams.jobs import Job, Kind
 from fairlead.streams.queue import JobsQueue
 from fairlead.streams.schedulers import FairByTopic, OneAtATime
-from fairlead.testing.streams import MemoryBroker
 from tests.streams.staging import (
+    PATIENCE,
     Book,
     app_on,
     filled,
+    job,
     running,
     scheduler_of,
     until,
@@ -278,68 +280,6 @@ def test_a_forgotten_job_blocks_its_group_is_reported_never_committed_and_stoppi
     assert "orders[0] has been withheld by Forgets" in caplog.text
 
 
-class Hangs(AsTheyCome):
-    hang = threading.Event()
-
-    def misbehave(self, job):
-        self.hang.wait(30.0)
-
-
-def test_a_hanging_scheduler_is_named_running_work_goes_on_and_stopping_works(caplog, monkeypatch):
-    monkeypatch.setattr("fairlead.streams.scheduler.PATIENCE", 0.05)
-    monkeypatch.setattr("fairlead.streams.runtime.WATCH", 0.05)
-    monkeypatch.setattr("fairlead.streams.calling.SLOW", 0.01)
-    Hangs.hang.clear()
-    broker = MemoryBroker({"orders": 1, "reports": 1}, max_poll_interval=0.5)
-    broker.write("reports", b"1", partition=0)
-    book = Book()
-    go = threading.Event()
-
-    def consume(self, messages):
-        book.write("begun")
-        assert go.wait(10.0)
-        book.write("ended")
-
-    app = app_on(broker, scheduler=Hangs)
-    app.topic("orders", writing(book), subscription_group="bad")
-    app.topic("reports", writing(book, consume=consume), subscription_group="good")
-    app.start()
-    try:
-        book.wait_for("begun")
-        broker.write("orders", b"1", partition=0)
-        until(lambda: "Hangs.schedule_consumption has not returned" in caplog.text)
-        go.set()
-        book.wait_for("ended")
-        # What was finished is committed, though nothing new can be scheduled.
-        assert broker.wait_for(lambda: broker.offsets("g") == {Tp("reports", 0): 1})
-        since = time.monotonic()
-        app.stop(0.5)
-        assert time.monotonic() - since < 5.0
-    finally:
-        Hangs.hang.set()
-
-
-def test_the_hung_call_that_returns_at_last_is_followed_by_what_waited():
-    class HangsOnce(AsTheyCome):
-        hang = threading.Event()
-
-        def misbehave(self, job):
-            self.hang.wait(30.0)
-
-    broker = filled({"orders": 1, "reports": 1}, 3)
-    book = Book()
-    app = app_on(broker, scheduler=HangsOnce)
-    app.topic("orders", writing(book), subscription_group="bad")
-    app.topic("reports", writing(book), subscription_group="good")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fairlead.streams.scheduler.PATIENCE", 0.02)
-        with running(app):
-            until(lambda: app.runtime.calls._current)
-            time.sleep(0.1)
-            HangsOnce.hang.set()
-            wait_committed(broker, 6)
-
-
 def test_every_method_has_its_twin_which_takes_the_lock():
     held = []
 
@@ -400,3 +340,38 @@ def test_finished_is_set_before_manage_runs_for_it_and_manage_runs_for_each():
         scheduler = scheduler_of(app)
         until(lambda: len(scheduler.seen) >= 10)
         assert all(seen >= number for number, seen in enumerate(scheduler.seen, 1))
+
+
+def test_manage_is_shown_one_finished_job_at_a_time_so_the_group_it_raises_for_is_known():
+    """Two jobs of two groups end while it is asked about a third: each is news in its own call."""
+    inside, go_on = threading.Event(), threading.Event()
+    seen: list[list[str]] = []
+
+    class RaisesForTheBad(AsTheyCome):
+        def manage(self):
+            news = [one.group_id for one in jobs if one.finished]
+            seen.append(news)
+            if len(news) == 1:
+                inside.set()
+                assert go_on.wait(PATIENCE)
+            if "bad" in news:
+                raise RuntimeError("cannot schedule")
+
+    resets: list[str] = []
+    queue = JobsQueue(4, lambda job: None)
+    calls = SchedulerCalls(RaisesForTheBad(queue), queue, lambda group, why: resets.append(group))
+    steward = Steward(calls)
+    jobs = [job(group, subscription_group=group) for group in ("first", "good", "bad")]
+    queue.give(jobs)
+    for one in jobs:
+        queue.push(one)
+    queue.done(jobs[0])
+    steward.after(jobs[0])
+    assert inside.wait(PATIENCE)
+    for one in jobs[1:]:
+        queue.done(one)
+        steward.after(one)
+    go_on.set()
+    steward.stop(PATIENCE)
+    assert seen == [["first"], ["first", "good"], ["first", "good", "bad"]]
+    assert resets == ["bad"]

@@ -356,6 +356,26 @@ def test_too_many_who_look_are_hung_up_on(app, monkeypatch):
         until(lambda: not refused())
 
 
+def test_who_sends_a_byte_now_and_then_is_hung_up_on(app, monkeypatch):
+    monkeypatch.setattr(status, "HEAD", 0.3, raising=False)
+    with (
+        StatusServer(app, "127.0.0.1:0") as server,
+        socket.create_connection(split_address(server.address), timeout=0.02) as slow,
+    ):
+
+        def hung_up() -> bool:
+            try:
+                slow.sendall(b"G")
+                return slow.recv(100) == b""
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+
+        until(hung_up)
+        assert ask(server, "/livez")[0] == 200
+
+
 def test_a_listener_that_stands_still_is_not_alive(app, monkeypatch):
     monkeypatch.setattr(status, "STILL", 0.2)
     app.settings.kafka["max.poll.interval.ms"] = 100

@@ -123,16 +123,30 @@ class TokenBucket(Capacity):
         return self._scope(key)
 
     def admit(self, ticket: Ticket, now: float) -> Hashable | None:
-        by, cost = self._by, ticket.cost  # in one step, for benchmarks/flows.py
+        # `refusal` and `_draw` in one step, with the usual fill written out: benchmarks/flows.py.
+        by, cost, burst = self._by, ticket.cost, self.burst
         key = self.name if by is None else by(ticket)
         if key is None:
             return None
-        if cost > self.burst and self.oversize == "refuse":
+        if cost > burst and self.oversize == "refuse":
             return NEVER
         bucket = self._buckets.get(key)
-        if bucket is not None and bucket[0] < cost and self._possible_at(key, cost, now) > now:
-            return STOP if by is None else (self.name, key)
-        self._draw(key, cost, now)
+        if bucket is None or self.interval is not None or self.delay_initial_fill:
+            if bucket is not None and self._possible_at(key, cost, now) > now:
+                return self._scope(key)
+            self._draw(key, cost, now)
+        else:
+            level, at, used_at = bucket
+            if level < cost and self._possible_at(key, cost, now) > now:
+                return STOP if by is None else (self.name, key)
+            if now > at:
+                level += (now - at) * self.rate
+                at = now
+            if level > burst or used_at + self.max_idle_time <= now:
+                level = burst
+            if by is not None:
+                del self._buckets[key]  # put back last: the dict is in order of use
+            self._buckets[key] = (level - cost, at, now)
         if by is not None:
             self._drop_idle(now)
         return None

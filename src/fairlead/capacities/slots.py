@@ -20,6 +20,8 @@ class Slots(Capacity):
     {'slots': 16}
     """
 
+    counts = True
+
     def __init__(self, total: int, *, name: str = "slots") -> None:
         self.name = name
         self.used = 0

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fairlead.cli.jobs_asking import with_extra
+from fairlead.cli.carrying import carried_out
 
 db = typer.Typer(help="The database of jobs: its schema.", rich_markup_mode=None)
 
@@ -38,7 +38,7 @@ def about(context: typer.Context) -> None:
 @db.command()
 def migrate(url: Url, as_json: AsJson = False) -> Any:
     """Bring the schema up to date; many may do so at once, and again."""
-    return with_extra(lambda: _migrate(url, as_json))
+    return carried_out(lambda: _migrate(url, as_json), "db", "jobs")
 
 
 @db.command()
@@ -47,7 +47,7 @@ def status(url: Url, as_json: AsJson = False) -> Any:
 
     Exit code 1 if they differ.
     """
-    return with_extra(lambda: _status(url, as_json))
+    return carried_out(lambda: _status(url, as_json), "db", "jobs")
 
 
 def _migrate(url: str, as_json: bool) -> int:

@@ -10,29 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from fairlead.cli.carrying import carried_out
 
+if TYPE_CHECKING:
     from fairlead.flows.settings import ControlPoint
 
 flows = typer.Typer(
     help="Weighted fair queueing over quota, concurrency and load.",
     rich_markup_mode=None,
 )
-EXTRAS = {"google": "grpc", "grpc": "grpc"}  # where to find what is not in fairlead[flows]
-NAMES = {"google": "protobuf", "grpc": "grpcio"}
-
-
-def _with_extra(command: Callable[[], int]) -> int:
-    try:
-        return command()
-    except ModuleNotFoundError as error:
-        top = (error.name or "").split(".")[0]
-        if top in {"", "fairlead"}:
-            raise
-        extra, name = EXTRAS.get(top, "flows"), NAMES.get(top, error.name)
-        typer.echo(f'fairlead flows needs {name}: pip install "fairlead[{extra}]"', err=True)
-        return 2
 
 
 @flows.callback(invoke_without_command=True)
@@ -76,7 +62,7 @@ def serve(
 
         return run(config, http=http, grpc=grpc, token=token or None)
 
-    return _with_extra(start)
+    return carried_out(start, "flows")
 
 
 @flows.command()
@@ -103,7 +89,7 @@ def check(
             typer.echo(f"warning: {warning}")
         return 0
 
-    return _with_extra(tell)
+    return carried_out(tell, "flows")
 
 
 def _said(point: ControlPoint) -> str:

@@ -11,25 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from fairlead.cli.carrying import carried_out
 
+if TYPE_CHECKING:
     from fairlead.gateway.loading import Loaded
 
 gateway = typer.Typer(help="A reverse proxy that admits by priority.", rich_markup_mode=None)
 config = typer.Typer(help="What a configuration may say.", rich_markup_mode=None)
-
-
-def _with_extra(command: Callable[[], int]) -> int:
-    try:
-        return command()
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "fairlead":
-            raise
-        typer.echo(
-            f'fairlead gateway needs {error.name}: pip install "fairlead[gateway]"', err=True
-        )
-        return 2
 
 
 @gateway.callback(invoke_without_command=True)
@@ -50,7 +38,7 @@ def run(
 
         return run(config)
 
-    return _with_extra(serve)
+    return carried_out(serve, "gateway")
 
 
 @gateway.command()
@@ -71,7 +59,7 @@ def check(
             typer.echo(line)
         return 0
 
-    return _with_extra(tell)
+    return carried_out(tell, "gateway")
 
 
 @config.command()
@@ -84,7 +72,7 @@ def schema() -> Any:
         typer.echo(json.dumps(json_schema(), indent=2))
         return 0
 
-    return _with_extra(tell)
+    return carried_out(tell, "gateway")
 
 
 @config.callback()

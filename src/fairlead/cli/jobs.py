@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairlead.cli.jobs_asking import App, Db, Json, carry_out, with_extra
+from fairlead.cli.carrying import carried_out
+from fairlead.cli.jobs_asking import App, Db, Json, carry_out
 from fairlead.cli.jobs_settings import planner, schedule
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def serve(
         named = app or os.environ.get(APP)
         return run(served, http=where, token=token or None, grace=limit, app=named)
 
-    return with_extra(start)
+    return carried_out(start, "jobs")
 
 
 @jobs.command()

@@ -1,8 +1,4 @@
-"""How commands about jobs are carried out: which options they share, and what becomes of one that fails.
-
-Exit codes: 0 done, 1 it cannot be done (no such run, a database that is away), 2 a command or a file that cannot be
-read.  Whatever goes wrong is told in sentences.
-"""
+"""What commands about jobs share: options, and the way to the jobs that are meant."""
 
 from __future__ import annotations
 
@@ -11,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairlead.errors import BadFile, ConfigError, FairleadError, GraphError, PayloadError
+from fairlead.cli.carrying import carried_out
+from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,37 +28,6 @@ Db = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 
 
-def with_extra(command: Callable[[], int]) -> int:
-    """Carry out a command that needs what not everybody has installed."""
-    try:
-        return command()
-    except ModuleNotFoundError as error:
-        top = (error.name or "").split(".")[0]
-        if top in {"", "fairlead"}:
-            raise
-        extra = {"asyncpg": "postgres", "ray": "ray"}.get(top, "jobs")
-        typer.echo(f'fairlead jobs needs {error.name}: pip install "fairlead[{extra}]"', err=True)
-        return 2
-    except (BadFile, ConfigError, GraphError, PayloadError) as error:
-        return mistake(error, 2)
-    except FairleadError as error:
-        return mistake(error, 1)
-
-
-def mistake(error: Exception, code: int) -> int:
-    """Tell what is wrong, a line for each mistake in a file."""
-    text = str(error)
-    if not isinstance(error, BadFile):
-        text = f"fairlead: {' '.join(text.split())}"
-    for line in text.splitlines():
-        typer.echo(_plain(line), err=True)
-    return code
-
-
-def _plain(line: str) -> str:
-    return line.encode("ascii", "backslashreplace").decode() if not line.isprintable() else line
-
-
 def carry_out(app: str | None, db: str | None, deed: Deed, *, tasks: bool = False) -> int:
     """Find the jobs meant, do something with them, and let go of them."""
 
@@ -79,7 +45,7 @@ def carry_out(app: str | None, db: str | None, deed: Deed, *, tasks: bool = Fals
 
         return asyncio.run(whole())
 
-    return with_extra(do)
+    return carried_out(do, "jobs")
 
 
 def read_argument(text: str, name: str, kind: type) -> Any:

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-# What a server may want beyond `serve`.
-EXTRAS = {"asyncpg": "postgres", "google": "grpc", "grpc": "grpc", "opentelemetry": "otel"}
+from fairlead.cli.carrying import carried_out
 
 
 def serve(
@@ -42,17 +41,13 @@ def serve(
     Which doors, and how, is said by a configuration; without one they run on embedded defaults,
     with demo traffic.  A control API is there too.  A signal drains and ends it.
     """
-    try:
+
+    def start() -> int:
         from fairlead.server import running
 
         named = None if config is None else str(config)
         if check:
             return running.check(named, listen=listen)
         return running.run(named, listen=listen, shows=not no_demo)
-    except ModuleNotFoundError as error:
-        top = (error.name or "").split(".")[0]
-        if top in {"", "fairlead"}:
-            raise
-        extra = EXTRAS.get(top, "serve")
-        typer.echo(f'fairlead serve needs {error.name}: pip install "fairlead[{extra}]"', err=True)
-        return 2
+
+    return carried_out(start, "serve")

@@ -6,14 +6,12 @@ meet the goals or no recording could be had, 2 a command or a file that cannot b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from fairlead.errors import BadFile, ConfigError, FairleadError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from fairlead.cli.carrying import carried_out
+from fairlead.errors import ConfigError
 
 ScenarioFile = Annotated[
     str, typer.Argument(metavar="SCENARIO", help="A scenario file: who comes when, with what work.")
@@ -57,7 +55,7 @@ def simulate(
 
         return compare_policies(scenario, policy or [], seeds, seed, out or [], as_json=json)
 
-    return _carried_out(do)
+    return carried_out(do, "simulate", "sim")
 
 
 def tune(
@@ -107,7 +105,7 @@ def tune(
             scenario, policy, goal, over, seeds, seed, budget, out or [], as_json=json
         )
 
-    return _carried_out(do)
+    return carried_out(do, "tune", "sim")
 
 
 def record(
@@ -147,21 +145,4 @@ def record(
             typer.echo(f"Nothing passed {gate} in the last {minutes:g} minutes.", err=True)
         return 0
 
-    return _carried_out(do)
-
-
-def _carried_out(command: Callable[[], int]) -> int:
-    """Carry a command out; whatever goes wrong is told in sentences."""
-    from fairlead.cli.jobs_asking import mistake
-
-    try:
-        return command()
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] in {"", "fairlead"}:
-            raise
-        typer.echo(f'the simulator needs {error.name}: pip install "fairlead[sim]"', err=True)
-        return 2
-    except (BadFile, ConfigError) as error:
-        return mistake(error, 2)
-    except FairleadError as error:
-        return mistake(error, 1)
+    return carried_out(do, "record", "sim")

@@ -7,12 +7,11 @@ that cannot be used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from fairlead.cli.carrying import carried_out
 
 streams = typer.Typer(
     help="Kafka consumption under a scheduler of your own.", rich_markup_mode=None
@@ -40,25 +39,6 @@ def about(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-def _carry_out(command: Callable[[], int]) -> int:
-    from fairlead.errors import ConfigError, FairleadError
-
-    try:
-        return command()
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "fairlead":
-            raise
-        typer.echo(
-            f'fairlead streams needs {error.name}: pip install "fairlead[streams]"', err=True
-        )
-        return 2
-    except FairleadError as error:
-        line = " ".join(str(error).split())
-        plain = line if line.isprintable() else line.encode("ascii", "backslashreplace").decode()
-        typer.echo(f"fairlead: {plain}", err=True)
-        return 2 if isinstance(error, ConfigError) else 1
-
-
 @streams.command()
 def run(
     app: App,
@@ -80,12 +60,12 @@ def run(
     """
 
     def consume() -> int:
-        from fairlead.cli.apps import load_stream_app
+        from fairlead.cli.apps import find_stream_app
         from fairlead.streams.running import run
 
-        return run(load_stream_app(app), listen=listen, token=token or None, name=app)
+        return run(find_stream_app(app), listen=listen, token=token or None, name=app)
 
-    return _carry_out(consume)
+    return carried_out(consume, "streams")
 
 
 @streams.command()
@@ -98,18 +78,18 @@ def lag(app: App, as_json: Json = False) -> Any:
     def ask() -> int:
         import logging
 
-        from fairlead.cli.apps import load_stream_app
+        from fairlead.cli.apps import find_stream_app
         from fairlead.cli.streams_view import say_lag
         from fairlead.streams.lag import ask_lag
 
         # What matters of the client's own news is in the error that it raises.
         logging.getLogger("fairlead").addHandler(logging.NullHandler())
-        asked = load_stream_app(app)
+        asked = find_stream_app(app)
         found, missing = ask_lag(asked)
         say_lag(asked.settings.group, found, missing, as_json=as_json)
         return 1 if missing else 0
 
-    return _carry_out(ask)
+    return carried_out(ask, "streams")
 
 
 @streams.command()
@@ -140,4 +120,4 @@ def top(
             return 0
         return watch(window, interval, once=once)
 
-    return _carry_out(look)
+    return carried_out(look, "streams")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairlead.cli.apps import APP, find_jobs
-from fairlead.cli.jobs_asking import with_extra
+from fairlead.cli.carrying import carried_out
 from fairlead.config import seconds
 from fairlead.errors import ConfigError, StoreError
 
@@ -81,7 +81,7 @@ def worker(
             )
         return asyncio.run(_serve(jobs, named, executors, slots, kind, name, limit))
 
-    return with_extra(start)
+    return carried_out(start, "worker", "jobs")
 
 
 async def _serve(
@@ -164,5 +164,8 @@ async def _share(estimates: Estimates, store: Store, every: float) -> None:
 
 async def _hurry(signals: asyncio.Queue[int], crew: Crew) -> None:
     await signals.get()
+    from fairlead.serving.process import end_soon
+
     log.info("hurrying: what still runs is handed back now")
     crew.hurry()
+    end_soon("fairlead worker", crew.left)

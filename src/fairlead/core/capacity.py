@@ -62,6 +62,9 @@ class Capacity:
         None  # that gate, where threads share it: a door given the same capacity may join
     )
     full: bool  # did the last admission leave room for nobody?
+    counts = (
+        False  # is it a number of slots, `used` of `total`?  Then the gate counts, and need not ask
+    )
     lasts = False  # does a STOP stand until `ready_at`, unless something is in `opened` before?
     opened: list[
         Hashable
@@ -80,6 +83,8 @@ class Capacity:
             cls.admit = Capacity.admit  # type: ignore[method-assign]
         if "lasts" not in cls.__dict__:
             cls.lasts = False
+        if "counts" not in cls.__dict__:
+            cls.counts = False
 
     def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
         """Name the scopes that may refuse this ticket; asked once, at offer."""

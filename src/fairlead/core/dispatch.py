@@ -6,7 +6,7 @@ due, start as many as possible, expire what waited or held too long, until nothi
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fairlead.core.capacity import FULL, NEVER, STOP
 from fairlead.core.deadlines import Deadlines
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
     from fairlead.core.capacity import Capacity
+    from fairlead.core.policy import Admit
     from fairlead.core.ticket import State, Ticket
 
 GONE = object()
@@ -49,7 +50,7 @@ class Dispatcher:
         # Nobody who waits can start, until something is given, adjusted or due; or, where a STOP lasts, until one
         # comes who ranks first, or one leaves.
         self._full = False
-        self._admitted: Ticket | None = None  # has room, and `pick` has yet to return it
+        self._admitted: list[Ticket] = []  # the one that has room, and `pick` has yet to return it
         self._untold: list[Ticket] = []  # changed by a verb that then failed; told by the next one
         self._scopes = Scopes(policy, capacity, reserve_after)
         self._closed = self._scopes.closed
@@ -60,12 +61,15 @@ class Dispatcher:
         # Fixed for good, and asked for every ticket: benchmarks/gate.py.
         self._scoped, self._watches = capacity.scoped, capacity.watches
         self._charges = policy.charges
+        self._counted: Any = capacity if capacity.counts else None
         self._lasts = capacity.lasts and not capacity.scoped
         plain = policy.shortcut and type(policy).skips is Policy.skips
         self._all_skip = plain or not policy.withholds
+        self._plain = capacity.counts and self._all_skip and not self._charges
         self._grounds: dict[Hashable, None] = {}  # the scopes in which it changed
         self._preemptors = 0  # waiting tickets that may evict, claims among them
-        self._asker = self._admit  # bound once, not for each dispatch
+        # Where there is room for one there is room for any: to be asked is to be admitted.
+        self._asker: Admit = self._admitted.append if capacity.counts else self._admit
 
     # Time
 
@@ -211,13 +215,15 @@ class Dispatcher:
 
     def _dispatch(self, now: float, changed: list[Ticket]) -> None:
         """Start as many as possible: claims first, then in the policy's order."""
-        capacity = self.capacity
-        if capacity.opened:
+        capacity, counted = self.capacity, self._counted
+        if counted is not None:
+            self._full = counted.used >= counted.total
+        elif capacity.opened:
             self._scopes.see_opened(now)
         if self._claims and not self._serve_claims(now, changed):
             return
         # Steps are written out below where a call would say it shorter: benchmarks/gate.py.
-        policy, claims = self.policy, len(self._claims)
+        policy, admitted, claims = self.policy, self._admitted, len(self._claims)
         while self.waiting > claims and not self._full:
             try:
                 ticket = policy.pick(self._asker, now)
@@ -226,19 +232,16 @@ class Dispatcher:
                 if isinstance(error, FairleadError):
                     raise
                 raise PolicyError(f"{_name(self.policy)} raised {error!r} in pick") from error
-            if ticket is None:
-                if (lost := self._admitted) is not None:
-                    self._undo(now, changed)
-                    raise PolicyError(
-                        f"{_name(self.policy)} returned None though {lost!r} was admitted"
-                    )
+            if ticket is None and not admitted:
                 break
-            if ticket is not self._admitted:
+            if ticket is None or not admitted or admitted[-1] is not ticket:
+                wrong = f"returned {ticket!r} though {admitted or 'nobody'} was admitted"
                 self._undo(now, changed)
-                raise PolicyError(
-                    f"{_name(self.policy)} returned {ticket!r}, which was not admitted"
-                )
-            self._admitted = None
+                raise PolicyError(f"{_name(self.policy)} {wrong}")
+            admitted.clear()
+            if counted is not None:
+                counted.used = used = counted.used + 1
+                self._full = used >= counted.total
             if ticket.state is WAITING:  # else it can never fit, and was refused
                 ticket.state = RUNNING
                 ticket.started_at = now
@@ -265,11 +268,11 @@ class Dispatcher:
         refusal = capacity.admit(ticket, now)
         if refusal is None:
             self._full = capacity.full
-            self._admitted = ticket
+            self._admitted.append(ticket)
             return None
         if refusal is NEVER:
             self._refuse(ticket, now)
-            self._admitted = ticket  # to be taken out of the queue, though not to be started
+            self._admitted.append(ticket)  # to be taken out of the queue, though not to be started
             return None
         soonest = self._scopes.expect(refusal, ticket, now)
         if soonest < self.due:
@@ -285,11 +288,14 @@ class Dispatcher:
 
     def _undo(self, now: float, changed: list[Ticket]) -> None:
         """The policy failed after room was taken: give it back, so that its error costs nobody a slot."""
-        ticket, self._admitted = self._admitted, None
-        if ticket is not None and ticket.state is WAITING:
-            self._full = False
-            self.capacity.give(ticket, now)
-            self.capacity.refund(ticket, ticket.cost, now)
+        for ticket in self._admitted:
+            if (
+                ticket.state is WAITING and self._counted is None
+            ):  # what is counted, is after the pick
+                self._full = False
+                self.capacity.give(ticket, now)
+                self.capacity.refund(ticket, ticket.cost, now)
+        self._admitted.clear()
         self._tell_later(changed)
 
     def _start(self, ticket: Ticket, now: float) -> None:

@@ -12,15 +12,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from fairlead.config import shown
-from fairlead.documents.reading import written
+from fairlead.documents.reading import Problem, written
 from fairlead.documents.values import Model
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from pydantic import ValidationError
     from pydantic.fields import FieldInfo
 
-    from fairlead.documents.reading import Path
+    from fairlead.documents.reading import Node, Path
 
 _EXPECTED = {
     "bool_type": "must be true or false",
@@ -52,6 +53,14 @@ class Adviser:
         self._literal = tuple(keys)
         self._called = called
         self._spellings = spellings or {}
+
+    def problems(self, error: ValidationError, tree: Node, prefix: Path = ()) -> Iterator[Problem]:
+        """Tell all that a model found wrong with a tree, each where it stands; `prefix` leads to the tree."""
+        for one in error.errors(include_url=False):
+            path = tuple(part for part in one["loc"] if part != "[key]")
+            at, found = tree.find(path)
+            where = path if one["type"] == "missing" else found
+            yield Problem(*at, written((*prefix, *where)), self.advice(one, where))
 
     def advice(self, error: Mapping[str, Any], path: Path) -> str:
         """Put one error of pydantic into a sentence; the path is where it is."""

@@ -16,8 +16,18 @@ if TYPE_CHECKING:
 
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]
+    Steps = Coroutine[Any, Any, Any]
 
 MOST_BUFFERED = 256 * 1024  # bytes of a request read ahead; who sends more is no longer watched
+
+
+def begin(flow: Any) -> tuple[Steps, Any] | None:
+    """Enter a flow as far as that takes no waiting; None if it is decided by then, else what is left to do."""
+    steps: Steps = flow.__aenter__()
+    try:
+        return steps, steps.send(None)
+    except StopIteration:
+        return None
 
 
 class Ahead:
@@ -34,17 +44,17 @@ class Ahead:
 
     async def enter(self, flow: Any) -> bool:
         """Enter a flow; False if the client left first, and then nothing is held for it."""
-        steps = flow.__aenter__()
-        try:
-            first = steps.send(None)
-        except StopIteration:
-            return True  # decided at once
+        begun = begin(flow)
+        return begun is None or await self.wait(*begun)
+
+    async def wait(self, steps: Steps, pending: Any) -> bool:
+        """Enter a flow that was begun; False if the client left first, and then nothing is held for it."""
         task = self._waiting = asyncio.current_task()
         cancelling = task.cancelling() if task else 0
         self._buffer = deque()
         self._pump = asyncio.create_task(self._read(self._buffer))
         try:
-            await _rest(steps, first)
+            await _rest(steps, pending)
         except asyncio.CancelledError:
             if task is None or not self.left or task.cancelling() > cancelling + 1:
                 raise  # somebody else wants this task to end
@@ -83,7 +93,7 @@ class Ahead:
 
 
 @coroutine
-def _rest(steps: Coroutine[Any, Any, Any], pending: Any) -> Generator[Any, Any, Any]:
+def _rest(steps: Steps, pending: Any) -> Generator[Any, Any, Any]:
     """Await what is left of a coroutine that has been stepped once and waits for `pending`."""
     while True:
         try:

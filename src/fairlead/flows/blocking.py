@@ -29,13 +29,8 @@ if TYPE_CHECKING:
 class BlockingFlow(Flow):
     """A flow whose thread waits its turn: `with flows.flow(...) as flow: ...`."""
 
+    scheduler: SyncFlowScheduler
     _told: threading.Event | None = None
-
-    def __init__(
-        self, scheduler: SyncFlowScheduler, control_point: str, labels: Mapping[str, str] | None
-    ) -> None:
-        super().__init__(control_point, labels)
-        self.scheduler = scheduler
 
     def __enter__(self) -> Self:
         """Ask for tokens, and wait for them as long as it may."""
@@ -221,7 +216,7 @@ class SyncFlowScheduler(BlockingDecorating, Points):
         timeout: float | None = None,
     ) -> BlockingFlow:
         """Make a flow, to be entered with `with`; without a timeout it waits as long as its workload lets it."""
-        flow = BlockingFlow(self, control_point, labels)
+        flow = BlockingFlow(control_point, labels, self)
         self.place(flow, timeout)
         if self._ticker is None:
             self.start()

@@ -45,7 +45,8 @@ class Counts:
         self.forgotten = 0
         self.work_total = 0.0
 
-    def _workload(self, key: Hashable) -> Workload:
+    def of(self, key: Hashable) -> Workload:
+        """Find the counters of a workload, or begin them."""
         found = self.workloads.get(key)
         if found is None:
             if len(self.workloads) >= MOST_WORKLOADS:
@@ -53,12 +54,6 @@ class Counts:
             name = key if isinstance(key, str) else key[0]  # type: ignore[index]
             found = self.workloads.setdefault(key, Workload(name))
         return found
-
-    def accepted(self, key: Hashable, tokens: float) -> None:
-        """A flow of a workload may run."""
-        workload = self.workloads.get(key) or self._workload(key)
-        workload.accepted_flows += 1
-        workload.accepted_tokens += tokens
 
     def waited(self, flow: Flow, bump: float) -> None:
         """An accepted flow had waited; it was admitted `bump` tokens earlier than in order of arrival."""
@@ -75,7 +70,7 @@ class Counts:
     def rejected(self, flow: Flow) -> None:
         """A flow was refused, or left."""
         self.reasons[flow.reject_reason or "cancelled"] += 1
-        workload = self._workload(flow.workload)
+        workload = self.of(flow.workload)
         workload.rejected_flows += 1
         workload.rejected_tokens += flow.cost
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Status = Literal["ok", "error"]
 
 NO_LABELS: Mapping[str, str] = {}
+DEFAULT = ("default", 1.0)  # a workload: its name and its priority
 OK, FAILED = (
     Outcome.OK,
     Outcome.FAILED,
@@ -34,46 +35,66 @@ OK, FAILED = (
 class Flow(LeanTicket):
     """What `flow()` and `start_flow()` give: whether to run, and if not, why and for how long not.
 
-    Most attributes have one value for most flows, so they stand here and not in each flow.
+    What is read of every flow has a slot, for that is the fastest there is (benchmarks/flows.py).  The rest has one
+    value for most flows, which stands here and not in each of them.
     """
 
+    __slots__ = (
+        "__dict__",
+        "accepted",
+        "control_point",
+        "cost",
+        "ended",
+        "labels",
+        "point",
+        "queued_ahead",
+        "scheduler",
+        "tenant",
+        "timeout",
+        "user",
+        "workload",
+    )
+
     # The core's
-    state = NEW
-    arrived_at = UNSET
-    wait_until = hold_until = started_at = inf
-    seq = 0
-    scopes = ()
-    place = work = None
-    promoted = committed = can_preempt = evictable = False
+    work: Any = None
     priority = 50
     rank = 1
-    cost = 1.0
-    tenant = ""
-    user = ""
     reason: QueueLimit | Evicted | str | None = None
     # The door's
-    labels: Mapping[str, str]
-    point: Point | None = None
-    timeout: float | None = None
-    workload: Any = ("default", 1.0)  # its name and its priority
     ignored: tuple[str, ...] = ()
-    accepted = False
-    ended = False
     moved = False  # its control point was replaced while it waited
     retry_after: float | None = None
     shut: str | None = None  # the limit that admits nothing while its ledger is lost
-    queued_ahead = -1.0  # tokens that waited when it came; -1 if it did not wait
     admitted_before = left_before = 0.0
     place_in_line = 0
 
-    def __init__(self, control_point: str, labels: Mapping[str, str] | None = None) -> None:
+    labels: Mapping[str, str]
+
+    def __init__(
+        self,
+        control_point: str,
+        labels: Mapping[str, str] | None = None,
+        scheduler: Any = None,
+        point: Point | None = None,
+    ) -> None:
         self.control_point = control_point
         # A caller may go on to change its own; what is held is given back by the same key.
         self.labels = NO_LABELS if labels is None else dict(labels)
-        # What is read of every flow: to find a default in a class takes four times as long.
-        self.state, self.arrived_at, self.hold_until = NEW, UNSET, inf
-        self.timeout, self.queued_ahead = None, -1.0
-        self.evictable = self.ended = False
+        self.scheduler = scheduler
+        self.point = point
+        self.timeout: float | None = None
+        self.state = NEW
+        self.arrived_at = UNSET
+        self.wait_until = self.hold_until = self.started_at = inf
+        self.seq = 0
+        self.scopes = ()
+        self.place = None
+        self.promoted = self.can_preempt = self.evictable = False
+        self.cost = 1.0
+        self.workload: Any = DEFAULT
+        self.user = self.tenant = ""
+        self.queued_ahead = -1.0  # tokens that waited when it came; -1 if it did not wait
+        self.accepted = self.ended = False
 
     def should_run(self) -> bool:
         """Tell whether the work may be done."""
@@ -153,8 +174,9 @@ class Flow(LeanTicket):
         """
         if tokens is not None and not 0 <= tokens < inf:
             raise Misuse(f"{self!r} cannot have spent {tokens!r}; give a finite number, 0 or more")
-        if self.ended or not self.accepted:
+        if not self.accepted:
             return False
-        self.ended = True
-        point = self.point
-        return point is None or point.end(self, FAILED if status == "error" else OK, tokens)
+        if self.point is None:
+            again, self.ended = self.ended, True
+            return not again
+        return self.point.end(self, FAILED if status == "error" else OK, tokens)

@@ -166,7 +166,6 @@ class GrpcFlows:
         if not flow.accepted:
             return
         if not expect_end:
-            flow.ended = True
             point.end(flow, Outcome.IGNORED, None)
         elif "concurrency" in parts:
             info = reply.limiter_decisions[parts.index("concurrency")].concurrency_scheduler_info

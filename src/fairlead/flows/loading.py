@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from fairlead.config import shown
+from fairlead.documents import loading
 from fairlead.documents.advice import Adviser
-from fairlead.documents.reading import (
-    Node,
-    Problem,
-    content_of,
-    digest_of,
-    lines_of,
-    tree_of_mapping,
-    tree_of_yaml,
-    written,
-)
+from fairlead.documents.reading import Node, Problem, digest_of, written
 from fairlead.flows.settings import NAME_TAKEN, NO_ENDS, Settings, taken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Path = tuple[int | str, ...]
 
 ADVISER = Adviser(Settings, secret={"redis"})  # its URL may hold a password
 
 
-class Loaded(NamedTuple):
+class Loaded(loading.Loaded[Settings]):
     """Settings, where they came from, and what was wrong; `digest` identifies a file's content."""
 
-    settings: Settings
-    problems: tuple[Problem, ...]
-    source: str
-    warnings: tuple[str, ...] = ()
-    digest: str = ""
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """Each problem on a line, with line and column."""
-        return lines_of(self.problems, self.source)
+    __slots__ = ()
 
 
 def load(config: Any) -> Loaded:
@@ -52,20 +35,13 @@ def load(config: Any) -> Loaded:
         return Loaded(Settings(), (), "defaults")
     if isinstance(config, Settings):
         return Loaded(config, (), "settings")
-    if isinstance(config, Mapping):
-        return load_tree(*tree_of_mapping(config), "configuration")
-    if isinstance(config, str | os.PathLike):
-        source = os.fsdecode(config)
-        return load_content(content_of(source), source)
-    problem = Problem(0, 0, "", f"must be a path, a mapping or Settings; got {shown(config)}")
-    return Loaded(Settings(), (problem,), "configuration")
+    tree, digest = loading.tree_and_digest_of(config)
+    return load_tree(*tree)._replace(digest=digest)
 
 
 def load_content(content: bytes | Problem, source: str) -> Loaded:
     """Read what a file held, or what `content_of` said of it."""
-    if isinstance(content, Problem):
-        return Loaded(Settings(), (content,), source, digest=digest_of(content))
-    return load_tree(*tree_of_yaml(content), source)._replace(digest=digest_of(content))
+    return load_tree(*loading.tree_of(content, source))._replace(digest=digest_of(content))
 
 
 def load_tree(tree: Node | None, problems: list[Problem], source: str) -> Loaded:
@@ -80,11 +56,7 @@ def load_tree(tree: Node | None, problems: list[Problem], source: str) -> Loaded
         for path, said in _unjudged(plain, paths):
             at, found = tree.find(path)
             problems.append(Problem(*at, written(found), said))
-        for one in error.errors(include_url=False):
-            path = tuple(part for part in one["loc"] if part != "[key]")
-            at, found = tree.find(path)
-            where = path if one["type"] == "missing" else found
-            problems.append(Problem(*at, written(where), ADVISER.advice(one, where)))
+        problems.extend(ADVISER.problems(error, tree))
     if problems:
         settings = Settings()
     return Loaded(settings, tuple(sorted(problems)), source)

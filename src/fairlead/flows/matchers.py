@@ -42,6 +42,15 @@ def _parts(matcher: Matcher) -> list[Test]:
     return tests
 
 
+def labels_read(matcher: Matcher) -> set[str]:
+    """Tell which labels a matcher looks at."""
+    parts = [*(matcher.all or ()), *(matcher.any or ())]
+    if matcher.not_ is not None:
+        parts.append(matcher.not_)
+    own = (matcher.match_labels, matcher.in_, matcher.not_in, matcher.exists, matcher.regex)
+    return set().union(*own, *map(labels_read, parts))
+
+
 def _equals(label: str, value: str) -> Test:
     return lambda labels: labels.get(label) == value
 

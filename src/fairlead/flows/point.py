@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fairlead.core import Change, Gate
 from fairlead.core.capacity import NEVER
-from fairlead.core.ticket import EXPIRED, REFUSED, RUNNING, UNSET, Outcome
+from fairlead.core.ticket import DONE, EXPIRED, REFUSED, RUNNING, UNSET, Outcome
 from fairlead.flows.counts import MOST_WORKLOADS, Counts
 from fairlead.flows.leavers import Leavers
 from fairlead.flows.parts import CONCURRENCY, RETRY, Parts
@@ -20,9 +20,10 @@ from fairlead.flows.workloads import Resolver
 from fairlead.policies import FIFO, Classes, FairQueue, Level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
 
     from fairlead.core.policy import Policy
+    from fairlead.core.ticket import Ticket
     from fairlead.flows.flow import Flow
     from fairlead.flows.settings import ControlPoint, Scheduler
     from fairlead.flows.signals import PostedSignals
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 LONGEST_UNENDED = 3600.0
 RECENT = 60.0  # seconds that an end counts for how fast things go
 FAILED, IGNORED = Outcome.FAILED, Outcome.IGNORED
+NOWHERE = object()
 
 
 def policy_of(settings: Scheduler) -> Policy:
@@ -104,6 +106,7 @@ class Point:
     ) -> None:
         self.name = name
         self.retired = False  # another one, or none, has taken its place
+        self.home: Any = NOWHERE  # the loop whose tasks may ask here without further ado
         self.parts = Parts(settings, posted, lambda: self.gate.waiting, shared=ledger is not None)
         self.capacity = self.parts.capacity()
         self.load, self.learner = self.parts.load, self.parts.learner
@@ -120,6 +123,7 @@ class Point:
         self.finished: deque[tuple[float, float]] = deque(maxlen=64)  # when, and how many tokens
         self._zero = isinstance(self.policy, Classes)
         self._costs: dict[str, WindowMean] | None = None  # how long the work of each workload takes
+        self._alike: tuple[Any, float] | None
         self._follow(settings)
 
     def _follow(self, settings: ControlPoint) -> None:
@@ -129,11 +133,17 @@ class Point:
             scheduler = scheduler.model_copy(update={"workload_latency_based_tokens": True})
         self.resolver = Resolver(scheduler)
         self._margin = scheduler.decision_deadline_margin
+        self._fair = scheduler.fairness_label_key is not None
         if scheduler.workload_latency_based_tokens:
             self._costs = self._costs or {}
             self.resolver.estimate = self._estimate
         learners = (self.load, self.learner, self._costs)
         self._learns = any(one is not None for one in learners)
+        # The workload and tokens of every flow, where neither labels nor time have a say in what one asks with.
+        self._alike = None
+        fixed, varied = self.resolver.fixed, scheduler.workloads or self._fair or self.load
+        if fixed is not None and not varied and fixed.queue_timeout is None and fixed.workload[1]:
+            self._alike = (fixed.workload, fixed.tokens)
 
     def _estimate(self, workload: str) -> float | None:
         mean = self._costs.get(workload) if self._costs is not None else None
@@ -171,6 +181,10 @@ class Point:
             flow.point = self  # type: ignore[attr-defined]
         self.gate.adopt(holders, now)
 
+    def retire(self) -> None:
+        """Let nobody ask here any more."""
+        self.retired, self.home = True, NOWHERE
+
     def tick(self, now: float) -> None:
         """Do what is due now and then: step the controller, forget what nobody ends."""
         if self.load is not None:
@@ -180,33 +194,40 @@ class Point:
 
     # Asking
 
+    def ask(self, flow: Flow, now: float) -> Sequence[Ticket]:
+        """Ask for tokens, and note it if they are there; return the others who were changed by that."""
+        if self._alike is not None and flow.timeout is None:
+            flow.workload, flow.cost = self._alike
+        else:
+            self.prepare(flow, now)
+        changed = self.gate.offer(flow, now)
+        if flow.state is RUNNING:
+            self._accept(flow, now)
+        return changed
+
     def prepare(self, flow: Flow, now: float) -> None:
         """Read what a flow asks with."""
-        resolver = self.resolver
-        said = resolver.parameters(flow.labels)
+        workload, cost, tenant, most, ignored = self.resolver.parameters(flow.labels)
         flow.point = self
-        flow.cost = said.tokens
-        flow.workload = said.workload
+        flow.workload = workload
+        flow.cost = cost
+        if self._fair:
+            flow.user = self.resolver.user(flow.labels)
+        flow.tenant = tenant
+        if ignored:
+            flow.ignored = ignored
+        if self._zero and workload[1] == 0:
+            flow.rank = 0
         timeout = flow.timeout
         if timeout is not None:
             timeout = max(0.0, timeout - self._margin)
-        if said is not resolver.fixed:
-            if said.user:
-                flow.user = said.user
-            if said.tenant:
-                flow.tenant = said.tenant
-            if said.ignored:
-                flow.ignored = said.ignored
-        if self._zero and said.workload[1] == 0:
-            flow.rank = 0
-        most = said.queue_timeout
         if most is not None:
             timeout = most if timeout is None else min(timeout, most)
         if timeout is not None:
             # A flow that was moved here from another gate has waited there already.
             flow.wait_until = (now if flow.arrived_at == UNSET else flow.arrived_at) + timeout
         if self.load is not None:
-            for change in self.load.arrived(said.tokens, now):
+            for change in self.load.arrived(cost, now):
                 self.runtime.adjust(change)
 
     def waits(self, flow: Flow) -> bool:
@@ -236,25 +257,33 @@ class Point:
 
     def answered(self, flow: Flow, now: float) -> None:
         """Note how the wait of a flow ended, or that it was refused without any."""
-        waited, cost = flow.queued_ahead >= 0, flow.cost
+        waited = flow.queued_ahead >= 0
         if waited:
-            self.queued -= cost
+            self.queued -= flow.cost
         if flow.state is RUNNING:
-            flow.accepted = True
-            self.admitted += cost
-            self.counts.accepted(flow.workload, cost)
+            self._accept(flow, now)
             if waited:
                 gone = self.leavers.admit(flow)
-                others = self.admitted - cost - flow.admitted_before
+                others = self.admitted - flow.cost - flow.admitted_before
                 self.counts.waited(flow, flow.queued_ahead - others - gone)
-        else:
-            if waited:
-                self.leavers.leave(flow)
-            self.counts.rejected(flow)
-            if flow.state is EXPIRED or flow.state is REFUSED:
-                flow.retry_after = self.retry_after(flow, now)
+            return
+        if waited:
+            self.leavers.leave(flow)
+        self.counts.rejected(flow)
+        if flow.state is EXPIRED or flow.state is REFUSED:
+            flow.retry_after = self.retry_after(flow, now)
         if self.load is not None:
-            self.load.throttle.answered(cost, flow.accepted, now)
+            self.load.throttle.answered(flow.cost, False, now)
+
+    def _accept(self, flow: Flow, now: float) -> None:
+        cost = flow.cost
+        flow.accepted = True
+        self.admitted += cost
+        workload = self.counts.workloads.get(flow.workload) or self.counts.of(flow.workload)
+        workload.accepted_flows += 1
+        workload.accepted_tokens += cost
+        if self.load is not None:
+            self.load.throttle.answered(cost, True, now)
 
     def left(self, flow: Flow) -> None:
         """Note that a flow's caller stopped waiting."""
@@ -283,11 +312,12 @@ class Point:
     # Ending
 
     def end(self, flow: Flow, outcome: Outcome, tokens: float | None) -> bool:
-        """Give back what lasts as long as the work, and settle what was charged for it."""
-        gate = self.gate
-        late = gate.late
+        """Give back what lasts as long as the work, and settle what was charged; False if that was done before."""
+        if flow.ended:
+            return False
+        flow.ended = True
         self.runtime.finish(flow, outcome, tokens)
-        now = gate.now  # its end
+        now = self.gate.now  # its end
         self.finished.append((now, flow.cost))
         counts = self.counts
         counts.ended_flows += 1
@@ -296,10 +326,10 @@ class Point:
             counts.failed_flows += 1
         if self._learns and outcome is not IGNORED:  # nobody knows how long that took
             self._learn(flow, outcome, now)
-        if gate.late > late:
-            self.counts.late_ends += 1
-            return False
-        return True
+        if flow.state is DONE:
+            return True
+        counts.late_ends += 1  # its tokens had been given to others
+        return False
 
     def _learn(self, flow: Flow, outcome: Outcome, now: float) -> None:
         latency = now - flow.started_at
@@ -327,4 +357,5 @@ class Point:
             if flow is None or flow.started_at >= oldest:
                 return
             self.runtime.finish(flow, IGNORED)
+            flow.state = EXPIRED  # an end that comes after all is late
             self.counts.forgotten += 1

@@ -114,7 +114,7 @@ class Points:
 
     def _send_on(self, point: Point) -> None:
         """Send whoever waits at a point to the one of that name now, or on, if nothing limits them any more."""
-        point.retired = True
+        point.retire()
         waiters = sorted(point.gate.waiters(), key=attrgetter("seq"))  # in the order they came
         point.runtime.withdraw(waiters)
         for flow in waiters:

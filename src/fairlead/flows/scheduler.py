@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import _get_running_loop
+from threading import get_ident
 from typing import TYPE_CHECKING, Self
 
 from fairlead.core.ticket import EXPIRED, NEW, RUNNING, WAITING, Outcome
 from fairlead.errors import Misuse
 from fairlead.flows.decorating import Decorating
-from fairlead.flows.flow import Flow
+from fairlead.flows.flow import FAILED, OK, Flow
+from fairlead.flows.point import NOWHERE
 from fairlead.flows.points import Points
 from fairlead.runtime import LoopGate, plain_gates
+from fairlead.runtime.loop import task_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,14 +31,8 @@ TICK = 1.0  # seconds between two looks at what is due now and then
 class AsyncFlow(Flow):
     """A flow whose caller awaits its turn: `async with flows.flow(...) as flow: ...`."""
 
+    scheduler: FlowScheduler
     waiter: asyncio.Future[None] | None = None
-
-    def __init__(
-        self, scheduler: FlowScheduler, control_point: str, labels: Mapping[str, str] | None
-    ) -> None:
-        Flow.__init__(self, control_point, labels)
-        self.scheduler = scheduler
-        self.point = scheduler.points.get(control_point)
 
     async def __aenter__(self) -> Self:
         """Ask for tokens, and wait for them as long as it may."""
@@ -46,32 +42,27 @@ class AsyncFlow(Flow):
         if point is None:
             self.accepted = True  # nothing limits it
         while point is not None:
-            if point.retired:  # since the flow was made
-                self.point = point = self.scheduler.points.get(self.control_point)
-                self.accepted = point is None
-                continue
-            if self.scheduler.ledger is not None:
-                self.scheduler.join()
-            gate, runtime = point.gate, point.runtime
-            if _get_running_loop() is not runtime.loop or runtime.loop is None:
-                runtime.enter("flow")
-                self.scheduler.start_ticking()
-            now = runtime.clock()
-            point.prepare(self, now)
-            changed = gate.offer(self, now)
-            if changed or gate.due < runtime.timer_at:
-                runtime.after(changed)
-            if self.state is not RUNNING:
-                if self.state is EXPIRED and point.parts.leases:
-                    await self._try_again(point)
-                if self.state is WAITING and point.waits(self):
-                    await self._wait(point)
-                if self.moved:
-                    point = self.scheduler.points.get(self.control_point)
-                    self.move(point)
+            runtime = point.runtime
+            if get_ident() != runtime.thread or task_of(point.home) is None:
+                if point.retired:  # since the flow was made
+                    self.point = point = self.scheduler.points.get(self.control_point)
+                    self.accepted = point is None
                     continue
-                now = runtime.clock()
-            point.answered(self, now)
+                self.scheduler.settle(point)
+            changed = point.ask(self, runtime.clock())
+            if changed or point.gate.due < runtime.timer_at:
+                runtime.after(changed)
+            if self.accepted:
+                break
+            if self.state is EXPIRED and point.parts.leases:
+                await self._try_again(point)
+            if self.state is WAITING and point.waits(self):
+                await self._wait(point)
+            if self.moved:
+                point = self.scheduler.points.get(self.control_point)
+                self.move(point)
+                continue
+            point.answered(self, runtime.clock())
             break
         return self
 
@@ -111,7 +102,8 @@ class AsyncFlow(Flow):
             raise
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        self.end("ok" if kind is None else "error")
+        if self.point is not None and self.accepted:
+            self.point.end(self, OK if kind is None else FAILED, None)
 
     def told(self) -> None:
         """Carry out a verdict that another's verb brought."""
@@ -159,8 +151,17 @@ class FlowScheduler(Decorating, Points):
         self.ledger.begin()
         return True
 
+    def settle(self, point: Point) -> None:
+        """Let a point's flows go on this loop from now on, without further ado."""
+        self.join()
+        point.runtime.enter("flow")
+        self.start_ticking()
+        point.home = point.runtime.entered
+
     async def close(self) -> None:
         """Leave the ledger: what was lent is given back."""
+        for point in self.points.values():
+            point.home = NOWHERE  # the next flow joins again
         if self._ticker is not None:
             self._ticker.cancel()
         if self.ledger is not None:
@@ -195,7 +196,7 @@ class FlowScheduler(Decorating, Points):
         timeout: float | None = None,
     ) -> AsyncFlow:
         """Make a flow, to be entered with `async with`; without a timeout it waits as long as its workload lets it."""
-        flow = AsyncFlow(self, control_point, labels)
+        flow = AsyncFlow(control_point, labels, self, self.points.get(control_point))
         if timeout is not None or flow.point is None:
             self.place(flow, timeout)
         if self._ticker is None:

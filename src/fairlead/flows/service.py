@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from fairlead.config import shown
-from fairlead.flows.ahead import Ahead
+from fairlead.flows.ahead import Ahead, begin
 from fairlead.flows.openapi import document
 from fairlead.flows.settings import MOST_TOKENS
 from fairlead.flows.table import FlowTable
@@ -95,12 +95,14 @@ class FlowService(Application):
     async def _check(self, scope: Scope, receive: Receive) -> Answer | None:
         asked = await read_json(scope, receive, CheckBody)
         flow = self.flows.flow(asked.control_point, asked.labels, asked.timeout)
-        ahead = Ahead(receive)
-        try:
-            if not await ahead.enter(flow):
-                return None
-        finally:
-            ahead.stop()
+        begun = begin(flow)
+        if begun is not None:
+            ahead = Ahead(receive)
+            try:
+                if not await ahead.wait(*begun):
+                    return None
+            finally:
+                ahead.stop()
         return self._accepted(flow) if flow.accepted else refused(flow)
 
     def _accepted(self, flow: Flow) -> Answer:

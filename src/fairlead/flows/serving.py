@@ -19,6 +19,7 @@ from fairlead.flows.service import FlowService
 from fairlead.flows.table import FlowTable
 from fairlead.runtime import plain_gates
 from fairlead.serving import process
+from fairlead.serving.limits import USUAL
 from fairlead.serving.listener import LAST_MOMENT, Listener, written_address
 from fairlead.serving.logs import set_up_logging
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from fairlead.flows.loading import Loaded
     from fairlead.runtime import MakeGates
+    from fairlead.serving.limits import Limits
 
 HTTP = "127.0.0.1:8088"  # if nothing else is asked for
 GRACE = 10.0  # seconds for what waits when the end is near
@@ -77,6 +79,7 @@ class FlowServer:
         http: str | None = HTTP,
         grpc: str | None = None,
         token: str | None = None,
+        limits: Limits = USUAL,
         gates: MakeGates = plain_gates,
     ) -> None:
         for address in (http, grpc):
@@ -86,7 +89,7 @@ class FlowServer:
                     "FAIRLEAD_FLOWS_TOKEN), or listen on 127.0.0.1"
                 )
         self._loaded = loaded
-        self._http, self._grpc, self._token = http, grpc, token
+        self._http, self._grpc, self._token, self._limits = http, grpc, token, limits
         self.flows = FlowScheduler(loaded.settings, gates)
         self.table = FlowTable()
         self.service = FlowService(self.flows, token=token, table=self.table)
@@ -97,7 +100,7 @@ class FlowServer:
 
     async def __aenter__(self) -> Self:
         if self._http is not None:
-            self.http = Listener(self.service, self._http)
+            self.http = Listener(self.service, self._http, limits=lambda: self._limits)
             self.http.bind()
         try:
             if self._grpc is not None:
@@ -141,6 +144,11 @@ class FlowServer:
     def hurry(self) -> None:
         """Wait for nobody any more."""
         self._hurried.set()
+
+    def left(self) -> str:
+        """Say how many have not been answered."""
+        waiting = sum(point.gate.waiting for point in self.flows.points.values())
+        return f"{waiting or 'no'} check{'s' * (waiting != 1)} left without an answer"
 
     def retune(self, loaded: Loaded) -> None:
         """Follow a changed configuration."""

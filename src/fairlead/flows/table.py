@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fairlead.flows.flow import Flow
 
 LOOKS = range(2)
+ID_BYTES, IDS_AT_ONCE = 16, 64
 MOST_FLOWS = 1_000_000
 MOST_UNLIMITED = 100_000  # of these there is nothing to give back
 
@@ -31,6 +32,7 @@ class FlowTable:
 
     def __init__(self, most: int = MOST_FLOWS, most_unlimited: int = MOST_UNLIMITED) -> None:
         self._most, self._most_unlimited = most, most_unlimited
+        self._ids: list[str] = []  # to give away
         self._flows: dict[str, Flow] = {}
         self._turns: deque[str] = deque()  # every id of `_flows` once, and ids that have gone
         self._unlimited: dict[str, Flow] = {}  # at control points nothing is said of
@@ -41,7 +43,9 @@ class FlowTable:
 
     def add(self, flow: Flow) -> str:
         """Keep a flow that was accepted; give its id."""
-        key = os.urandom(16).hex()
+        if not self._ids:
+            self._ids = _ids()
+        key = self._ids.pop()
         if flow.point is None:
             self._unlimited[key] = flow
             if len(self._unlimited) > self._most_unlimited:
@@ -75,3 +79,9 @@ class FlowTable:
                 turns.rotate(-1)
             else:
                 del flows[turns.popleft()]  # the gate has ended it
+
+
+def _ids() -> list[str]:
+    """Make ids that nobody can guess; many at once, for each call of the system costs as much as a decision."""
+    random = os.urandom(ID_BYTES * IDS_AT_ONCE).hex()
+    return [random[at : at + 2 * ID_BYTES] for at in range(0, len(random), 2 * ID_BYTES)]

@@ -12,7 +12,7 @@ from collections import Counter
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlead.flows.matchers import compiled
+from fairlead.flows.matchers import compiled, labels_read
 from fairlead.flows.settings import MOST_TOKENS
 
 if TYPE_CHECKING:
@@ -22,22 +22,25 @@ if TYPE_CHECKING:
 
     Labels = Mapping[str, str]
 
+MOST_KNOWN = 1_000  # combinations of label values of which the meaning is remembered
 LONGEST_KEY = 128  # characters of a user, tenant or limit key; longer ones go by their hash
 
 
 class Parameters(NamedTuple):
-    """What a flow asks with."""
+    """What a flow asks with; who its user is comes apart, for there are many."""
 
     workload: tuple[str, float]  # its name, and its priority: the weight it shares by
     tokens: float
-    user: str
     tenant: str
     queue_timeout: float | None
     ignored: tuple[str, ...] = ()  # labels that could not be used
 
 
 class Resolver:
-    """Reads parameters from labels, by settings that were compiled once."""
+    """Reads parameters from labels, by settings that were compiled once.
+
+    What was read is remembered by the values it was read from, unless there was something to count.
+    """
 
     def __init__(self, settings: Scheduler) -> None:
         self._settings = settings
@@ -53,18 +56,16 @@ class Resolver:
         self._ceilings = {name: one.max_priority for name, one in settings.tenants.items()}
         self.bad_labels: Counter[str] = Counter()
         self.missing_labels: Counter[str] = Counter()
-        keys = (
-            settings.workload_label_key,
-            settings.tokens_label_key,
-            settings.priority_label_key,
-            settings.fairness_label_key,
-            settings.tenant_label_key,
-        )
+        self._counted = (settings.workload_label_key, settings.tenant_label_key)  # if missing
+        keys = (*self._counted, settings.tokens_label_key, settings.priority_label_key)
+        matched = set().union(*map(labels_read, settings.workloads))
+        self._reads = sorted(matched.union(key for key in keys if key is not None))
+        self._known: dict[tuple[object, ...], Parameters] = {}
         # What a flow asks with that says nothing: the same every time, unless a label should have said it.
         self.fixed: Parameters | None = None
         if not any(keys) and not settings.workload_latency_based_tokens and not self._test({}):
             workload = (self._default[0], self._default[1])
-            self.fixed = Parameters(workload, self._default[2], "", "", self._default[3])
+            self.fixed = Parameters(workload, self._default[2], "", self._default[3])
         self.estimate: Callable[[str], float | None] | None = None  # tokens by workload, learned
 
     def count_on_from(self, former: Resolver) -> None:
@@ -75,9 +76,36 @@ class Resolver:
         return any(test(labels) for test, _ in self._workloads)
 
     def parameters(self, labels: Labels) -> Parameters:
-        """Read the parameters of one flow."""
+        """Tell the parameters of one flow."""
         if self.fixed is not None and (not labels or not self._workloads):
             return self.fixed
+        if self.estimate is not None:
+            return self._read(labels)  # which changes with time
+        get = labels.get
+        values = tuple([get(key) for key in self._reads])
+        try:
+            found = self._known.get(values)
+        except TypeError:  # a value that is no text
+            found = None
+        if found is None:
+            found = self._read(labels)
+            if not found.ignored and all(map(self._memorable, self._reads, values)):
+                if len(self._known) >= MOST_KNOWN:
+                    self._known.clear()
+                self._known[values] = found
+        return found
+
+    def _memorable(self, key: str, value: object) -> bool:
+        if value is None:
+            return key not in self._counted
+        return type(value) is str and len(value) <= LONGEST_KEY
+
+    def user(self, labels: Labels) -> str:
+        """Tell whose a flow is, inside its workload."""
+        key = self._settings.fairness_label_key
+        return "" if key is None else self._text(labels, key)
+
+    def _read(self, labels: Labels) -> Parameters:
         said = self._settings
         name, priority, tokens, timeout = self._default
         for test, found in self._workloads:
@@ -93,15 +121,13 @@ class Resolver:
             tokens = self._number(labels, said.tokens_label_key, tokens, ignored, zero=False)
         if said.priority_label_key is not None:
             priority = self._number(labels, said.priority_label_key, priority, ignored, zero=True)
-        user = tenant = ""
-        if said.fairness_label_key is not None:
-            user = self._text(labels, said.fairness_label_key)
+        tenant = ""
         if said.tenant_label_key is not None:
             tenant = self._text(labels, said.tenant_label_key)
             ceiling = self._ceilings.get(tenant, said.default_max_priority)
             if ceiling is not None and priority > ceiling:
                 priority = ceiling
-        return Parameters((name, priority), tokens, user, tenant, timeout, tuple(ignored))
+        return Parameters((name, priority), tokens, tenant, timeout, tuple(ignored))
 
     def _text(self, labels: Labels, key: str) -> str:
         value = labels.get(key)

@@ -31,7 +31,8 @@ CONTENT_TYPE = b"content-type"
 TRANSFER_ENCODING = b"transfer-encoding"
 OWN_FIELDS = frozenset(
     {
-        *priority.EXPLICIT,
+        priority.PRIORITY,
+        priority.SMG_PRIORITY,
         priority.URGENCY,
         priority.REQUEST_TIMEOUT,
         priority.GRPC_TIMEOUT,
@@ -56,6 +57,9 @@ class Admission:
         self._capacities: Mapping[str, int] = {}
         self._tokens: OrderedDict[bytes, int] = OrderedDict()
         self.pools: dict[str, Pool] = {}
+        self.ceilings: dict[
+            str, int
+        ] = {}  # operators', by pool; they outlive the pool and a reload
         loaded = config if isinstance(config, Loaded) else load(config)
         self._labels = TenantLabels()
         self.metrics = Metrics(self)
@@ -89,6 +93,8 @@ class Admission:
         self.tenants = Tenants(loaded.settings, self._labels.of)
         self.wanted = OWN_FIELDS | self.tenants.fields
         self.exempt = frozenset(loaded.settings.exempt)
+        self.logs = loaded.settings.access_log
+        self.body_limit = loaded.settings.limits.body_bytes
         self._limit = loaded.settings.fallback.max_concurrent_requests
 
     def retune(self, loaded: Loaded) -> None:
@@ -122,7 +128,7 @@ class Admission:
             if name not in self.pools:
                 gate = self._gates(name or DEFAULT_POOL)
                 self.pools[name] = Pool(name, self.tuning, gate, self.sharing)
-            self.pools[name].resize(total)
+            self.pools[name].resize(total, self.ceilings.get(name))
         for name in [name for name in self.pools if name not in capacities]:
             pool = self.pools[name]
             pool.resize(0)
@@ -135,6 +141,14 @@ class Admission:
                 del self.pools[name]
                 if self.sharing is not None:
                     self.sharing.leave(name)
+
+    def limit(self, name: str, ceiling: int | None) -> None:
+        """Use no more slots of a pool than this, whatever upstreams can take; None to use all again."""
+        if ceiling is None:
+            self.ceilings.pop(name, None)
+        else:
+            self.ceilings[name] = ceiling
+        self.set_capacities(self._capacities)
 
     def pool(self, model: str | None) -> Pool | None:
         """Tell the pool of a request; None if nobody serves its model."""

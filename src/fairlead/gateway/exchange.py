@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import _get_running_loop
-from collections import deque
 from math import inf, nextafter
 from typing import TYPE_CHECKING, Any
 
@@ -28,20 +27,14 @@ from fairlead.gateway import metrics as count
 from fairlead.gateway.settings import CLASSES, DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Awaitable, Hashable
 
+    from fairlead.gateway.body import Body
     from fairlead.gateway.metrics import Metrics
     from fairlead.gateway.pool import Pool
+    from fairlead.gateway.tenants import Tenant
 
-# Bytes of bodies read ahead for requests that wait.  Who has more to send than is read is not seen to leave, so each
-# may go beyond its own part while all of a pool have not used up theirs.
-MOST_BUFFERED = 256 * 1024
-MOST_BUFFERED_TOGETHER = 64 * 1024 * 1024
 DATA = frozenset({"http.response.body", "http.response.pathsend", "http.response.zerocopysend"})
-
-
-class BodyTooLarge(Exception):
-    """The request's body is longer than allowed."""
 
 
 class Exchange(LeanTicket):
@@ -50,23 +43,18 @@ class Exchange(LeanTicket):
     # Slots, each set: of a class whose defaults it finds elsewhere a reader pays four times as much.
     __slots__ = (
         "answering",
-        "buffer",
-        "buffered",
-        "ceiling",
+        "body",
+        "cancelling",
         "committed",
-        "counts_body",
         "decision",
-        "ended",
         "evictions",
         "head",
-        "label",
-        "left",
+        "keeps_head",
         "member",
         "metrics",
         "outcome",
         "own_limit",
         "pool_of_slots",
-        "pump",
         "rank",
         "raw_receive",
         "raw_send",
@@ -79,13 +67,18 @@ class Exchange(LeanTicket):
         "task",
         "tenant",
         "waiter",
+        "who",
     )
 
+    cancelling: int  # its task's cancellations from before
+    keeps_head: bool
     pool_of_slots: Pool
+    tenant: Hashable
+    who: Tenant
     priority = 50
     work = None
 
-    def __init__(self, metrics: Metrics, receive: Any, send: Any, body_limit: int) -> None:
+    def __init__(self, metrics: Metrics, receive: Any, send: Any) -> None:
         # The core's
         self.state = NEW
         self.arrived_at = UNSET
@@ -93,42 +86,39 @@ class Exchange(LeanTicket):
         self.seq = self.evictions = 0
         self.scopes = ()
         self.place = None
-        self.promoted = self.committed = self.can_preempt = self.evictable = False
-        self.tenant: Hashable = ""
+        self.promoted = self.committed = False
         self.reason: QueueLimit | Evicted | str | None = None
         # The door's
         self.metrics = metrics
         self.raw_receive = receive
         self.raw_send = send
-        self.left = body_limit  # bytes of its body that may still come
-        self.rank = self.requested = self.ceiling = DEFAULT
-        self.label = ""
+        self.rank = self.requested = DEFAULT
         self.own_limit: float | None = None  # the wait it would accept
-        self.reads_body = self.reads_tier = self.counts_body = False
-        self.buffer: deque[Any] | None = None
-        self.buffered = 0  # bytes read ahead in this wait
-        self.pump: asyncio.Task[None] | None = None
+        self.reads_body = self.reads_tier = False  # before it asks
+        self.body: Body | None = None  # None: left to the server
         self.waiter: asyncio.Future[None] | None = None
-        self.task: asyncio.Task[Any] | None = None
+        self.task: asyncio.Task[Any] | None = None  # to be cancelled if it is preempted
         self.head: Any = None  # the start of the response, kept back
         self.decision = False  # whether the client asked to be told
         self.answering = False  # the head of the response has gone, or goes with the first byte
         self.streaming = False
-        self.ended = False
-        self.outcome: str | None = None
+        self.outcome: str | None = None  # once it has ended
         self.status = 0
 
     # Asking for a slot
 
-    def offer(self, pool: Pool, task: asyncio.Task[Any] | None) -> None:
+    def offer(self, pool: Pool) -> None:
         """Ask; `state` is the answer.  It stays NEW where there is no capacity at all."""
         self.pool_of_slots = pool
         if not pool.capacity.total:
             return
-        self.task = task
-        tuning = pool.tuning
-        self.can_preempt = tuning.can_preempt[self.rank]
-        self.evictable = tuning.evictable[self.rank]
+        tuning, rank = pool.tuning, self.rank
+        self.can_preempt = tuning.can_preempt[rank]
+        self.keeps_head = tuning.keeps_head[rank]
+        self.evictable = evictable = tuning.evictable[rank]
+        if evictable:
+            self.task = task = asyncio.current_task()
+            self.cancelling = 0 if task is None else task.cancelling()
         gate, runtime = pool.gate, pool.runtime
         if runtime.loop is None or _get_running_loop() is not runtime.loop:
             runtime.enter("gateway")
@@ -138,17 +128,14 @@ class Exchange(LeanTicket):
         if changed or gate.due < runtime.timer_at:
             runtime.after(changed)
         if self.state is RUNNING:
-            self.metrics.at_once[self.rank] += 1
+            self.metrics.at_once[rank] += 1
 
-    async def wait(self) -> None:
+    async def wait(self, body: Body) -> None:
         """Wait for the verdict, reading ahead so as to notice a client that leaves."""
         pool = self.pool_of_slots
         loop = pool.runtime.entered
         self.waiter = loop.create_future()
-        if self.buffer is None:
-            self.buffer = deque()
-        if self.pump is None or self.pump.done():
-            self.pump = loop.create_task(self._read_ahead())
+        body.read_ahead(self, loop)
         try:
             await self.waiter
         except asyncio.CancelledError:
@@ -156,8 +143,8 @@ class Exchange(LeanTicket):
                 pool.runtime.withdraw([self])
             raise
         finally:
-            pool.read_ahead -= self.buffered
-            self.buffered = 0
+            pool.read_ahead -= body.ahead
+            body.ahead = 0
             if self.state is RUNNING or self.state is EVICTED:  # it did get its slot
                 self._count_wait()
 
@@ -185,110 +172,79 @@ class Exchange(LeanTicket):
         if self.wait_until < inf:  # the old gate's heap must not take it for its own
             self.wait_until = nextafter(self.wait_until, -inf)
 
-    # Reading the request
+    # Ending before its time
 
     @property
     def gone(self) -> bool:
         """Whether the client has been seen to leave."""
-        buffer = self.buffer
-        return bool(buffer) and buffer[-1]["type"] == "http.disconnect"  # type: ignore[index]
+        return self.body is not None and self.body.gone
 
-    async def _read_ahead(self) -> None:
-        while self.state is WAITING and self._may_read_ahead():
-            message = await self.raw_receive()
-            self.buffer.append(message)  # type: ignore[union-attr]
-            if self.state is WAITING:
-                size = len(message.get("body", b""))
-                self.buffered += size
-                self.pool_of_slots.read_ahead += size
-            if message["type"] == "http.disconnect":
-                if self.state is WAITING:
-                    self.pool_of_slots.runtime.withdraw([self])
-                    self.told()
-                return
+    @property
+    def unanswerable(self) -> bool:
+        """Whether its body was longer than allowed, which nothing the application says can change."""
+        return self.body is not None and self.body.left < 0 and not self.answering
 
-    def _may_read_ahead(self) -> bool:
-        if self.buffered < MOST_BUFFERED:
-            return True
-        return self.buffered <= self.left and self.pool_of_slots.read_ahead < MOST_BUFFERED_TOGETHER
+    @property
+    def cancellations(self) -> int:
+        """How often its task was cancelled since it asked; if it was preempted, once by us."""
+        return 0 if self.task is None else self.task.cancelling() - self.cancelling
 
-    def reader(self) -> Any:
-        """What the application reads the request with: the server's own, if nothing was read and nothing counts."""
-        return self.raw_receive if self.buffer is None and not self.counts_body else self.receive
-
-    async def receive(self) -> Any:
-        """Hand the application what was read ahead, then the rest, within the limit."""
-        if not self.buffer and self.pump is not None and not self.pump.done():
-            await asyncio.wait([self.pump])  # one read is still out; it must not be lost
-        message = self.buffer.popleft() if self.buffer else await self.raw_receive()
-        body = message.get("body")
-        if body:
-            self.left -= len(body)
-            if self.left < 0:
-                raise BodyTooLarge
-        return message
-
-    async def read_body(self) -> bytes | None:
-        """Read the whole body before admission, to be handed on later; None if the client left."""
-        self.buffer = deque()
-        parts = []
-        while True:
-            message = await self.raw_receive()
-            if message["type"] == "http.disconnect":
-                self.buffer.append(message)
-                return None
-            parts.append(message.get("body", b""))
-            self.left -= len(parts[-1])
-            if self.left < 0:
-                raise BodyTooLarge
-            if not message.get("more_body", False):
-                break
-        body = b"".join(parts)
-        self.left += len(body)  # counted again as the application reads it
-        self.buffer.append({"type": "http.request", "body": body, "more_body": False})
-        return body
+    def take_back_cancellation(self) -> None:
+        """It was preempted and has come to its end; its task may go on."""
+        if self.task is not None and self.cancellations:
+            self.task.uncancel()
 
     # Writing the response
 
-    async def send(self, message: Any) -> None:
-        """Pass a message on, unless the request was preempted before its first byte."""
+    def send(self, message: Any) -> Awaitable[None]:
+        """Pass a message on, unless the request was preempted before its first byte.
+
+        No coroutine of its own where the server's will do: most of what is sent passes through here unchanged.
+        """
         kind = message["type"]
-        if self.left < 0 and not self.answering:
-            return  # its body was too long, whatever the application makes of that
         if self.streaming:
-            await self.raw_send(message)
             if kind in DATA and not message.get("more_body", False):
-                self.end(self._verdict())
+                return self._send_last(message)
+        elif self.body is not None and self.unanswerable:
+            return _nothing()
+        elif kind in DATA:
+            return self._send_first(message)
         elif kind == "http.response.start":
             if not self.answering:
                 self.status = message["status"]
             if self.decision:
                 message = self._with_decision(message)
-            if self.evictable:
+            if self.keeps_head:
                 self.head = message
-            else:
-                self.answering = True
-                await self.raw_send(message)
-        elif kind in DATA:
-            last = not message.get("more_body", False)
-            if self.evictable:
-                if not (last or message.get("body")) and kind == "http.response.body":
-                    return  # not a byte yet: it may still be preempted
-                if self.state is EVICTED or not self.pool_of_slots.gate.commit(self):
-                    return
-            self.answering = self.streaming = True
-            pool = self.pool_of_slots
-            self.metrics.first_byte[self.rank].observe(pool.runtime.clock() - self.started_at)
-            if self.head is not None:
-                await self.raw_send(self.head)
-            await self.raw_send(message)
-            if last:
-                self.end(self._verdict())
-        elif self.state is not EVICTED:
-            await self.raw_send(message)
+                return _nothing()
+            self.answering = True
+        elif self.state is EVICTED:
+            return _nothing()
+        sending: Awaitable[None] = self.raw_send(message)
+        return sending
 
-    def _verdict(self) -> str:
-        return count.FAILED if self.status >= 500 else count.COMPLETED
+    async def _send_first(self, message: Any) -> None:
+        last = not message.get("more_body", False)
+        pool = self.pool_of_slots
+        if self.keeps_head:
+            if not (last or message.get("body")) and message["type"] == "http.response.body":
+                return  # not a byte yet: it may still be preempted
+            if self.evictable and (self.state is EVICTED or not pool.gate.commit(self)):
+                return
+        self.answering = self.streaming = True
+        self.metrics.first_byte[self.rank].observe(pool.runtime.clock() - self.started_at)
+        if self.head is not None:
+            await self.raw_send(self.head)
+        await self.raw_send(message)
+        if last:
+            self._complete()
+
+    async def _send_last(self, message: Any) -> None:
+        await self.raw_send(message)
+        self._complete()
+
+    def _complete(self) -> None:
+        self.end(count.FAILED if self.status >= 500 else count.COMPLETED)
 
     def waited(self) -> float:
         """Tell how long it has waited for a slot."""
@@ -303,7 +259,7 @@ class Exchange(LeanTicket):
             self.status = 499
         if self.state is RUNNING or self.state is EVICTED:
             self.end(count.DISCONNECTED)
-        elif not self.ended and self.outcome is None:
+        elif self.outcome is None:
             self.outcome = count.CLIENT_GONE
             self.metrics.refused[self.rank, count.CLIENT_GONE] += 1
 
@@ -323,19 +279,17 @@ class Exchange(LeanTicket):
 
     def end(self, outcome: str) -> None:
         """Give the slot back, once."""
-        if self.ended:
+        if self.outcome is not None:
             return
-        self.ended = True
         self.outcome = outcome
         if outcome is count.COMPLETED:
             self.metrics.completed[self.rank] += 1
         else:
             self.metrics.ended[self.rank, outcome] += 1
         pool = self.pool_of_slots
-        pool.finished.append(pool.runtime.clock())
         pool.runtime.finish(self)
+        pool.finished.append(pool.gate.now)
 
-    def stop_reading(self) -> None:
-        """The exchange is over: nobody will ask for what was being read ahead."""
-        if self.pump is not None and not self.pump.done():
-            self.pump.cancel()
+
+async def _nothing() -> None:
+    """What is not sent."""

@@ -6,24 +6,13 @@ Content never raises.  A section with a problem is left at its default, so that 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from fairlead.config import shown
+from fairlead.documents import loading
 from fairlead.documents.advice import Adviser
-from fairlead.documents.reading import (
-    Node,
-    Problem,
-    content_of,
-    digest_of,
-    lines_of,
-    tree_of_mapping,
-    tree_of_yaml,
-    written,
-)
+from fairlead.documents.reading import Node, Problem, digest_of, written
 from fairlead.gateway.reservations import refusals
 from fairlead.gateway.settings import (
     CLASSES,
@@ -36,6 +25,9 @@ from fairlead.gateway.settings import (
 )
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
     from fairlead.documents.reading import Path
 
 MOST_PROBLEMS = 100
@@ -57,24 +49,15 @@ ADVISER = Adviser(
 )
 
 
-class Loaded(NamedTuple):
+class Loaded(loading.Loaded[Settings]):
     """Settings, where they came from, and what was wrong; `digest` identifies a file's content."""
 
-    settings: Settings
-    problems: tuple[Problem, ...]
-    source: str
-    warnings: tuple[str, ...] = ()
-    digest: str = ""
+    __slots__ = ()
 
     @property
     def fatal(self) -> tuple[Problem, ...]:
         """The problems that the plain limiter cannot stand in for."""
         return tuple(problem for problem in self.problems if problem.section != SCHEDULER)
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """Each problem on a line: `gateway.yaml:17:3 priority_scheduler.classes.bulk: what is wrong`."""
-        return lines_of(self.problems, self.source)
 
 
 def load(config: str | os.PathLike[str] | Mapping[str, Any] | Settings | None) -> Loaded:
@@ -89,21 +72,13 @@ def load(config: str | os.PathLike[str] | Mapping[str, Any] | Settings | None) -
         return Loaded(Settings(), (), "defaults")
     if isinstance(config, Settings):
         return _judged(config, "settings")
-    if isinstance(config, Mapping):
-        return load_tree(*tree_of_mapping(config), "configuration")
-    try:
-        source = os.fsdecode(config)
-    except TypeError:
-        problem = Problem(0, 0, "", f"must be a path, a mapping or Settings; got {shown(config)}")
-        return Loaded(Settings(), (problem,), "configuration")
-    return load_content(content_of(source), source)
+    tree, digest = loading.tree_and_digest_of(config)
+    return load_tree(*tree)._replace(digest=digest)
 
 
 def load_content(content: bytes | Problem, source: str) -> Loaded:
     """Read what a file held, or what `content_of` said of it."""
-    if isinstance(content, Problem):
-        return Loaded(Settings(), (content,), source, digest=digest_of(content))
-    return load_tree(*tree_of_yaml(content), source)._replace(digest=digest_of(content))
+    return load_tree(*loading.tree_of(content, source))._replace(digest=digest_of(content))
 
 
 def _judged(settings: Settings, source: str) -> Loaded:

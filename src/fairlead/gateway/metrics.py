@@ -8,7 +8,7 @@ memory a client can take.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from fairlead.gateway.settings import CLASSES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from prometheus_client import Metric
 
@@ -107,7 +107,9 @@ class Metrics:
         self.promotions = [0 for _ in classes]
         self.clamps: Counter[tuple[str, int, int]] = Counter()
         self.unknown: Counter[str] = Counter()
-        self.tenants: Counter[str] = Counter()
+        self.tenants: defaultdict[str, int] = defaultdict(
+            int
+        )  # a Counter takes three times as long
         self.refused_requests: Counter[str] = Counter()  # by code; they never asked for a slot
         self.reloads = 0
         self.refused_reloads = 0
@@ -236,7 +238,7 @@ def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
     return CounterMetricFamily(PREFIX + name, text, labels=labels)
 
 
-def _by_label(name: str, text: str, label: str, counts: Counter[str]) -> Metric:
+def _by_label(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
     family = _counter(name, text, label)
     for value, count in counts.items():
         family.add_metric([value], count)

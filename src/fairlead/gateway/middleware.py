@@ -11,10 +11,9 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from fairlead.config import shown
 from fairlead.core.ticket import (
+    DONE,
     EVICTED,
     EXPIRED,
     NEW,
@@ -26,37 +25,19 @@ from fairlead.core.ticket import (
 )
 from fairlead.documents.watching import Watch
 from fairlead.errors import ConfigError
-from fairlead.gateway import access, priority
+from fairlead.gateway import access, asking
 from fairlead.gateway import metrics as count
-from fairlead.gateway.admission import (
-    CONTENT_LENGTH,
-    CONTENT_TYPE,
-    DECISION,
-    RETRY_TOKEN,
-    TRANSFER_ENCODING,
-    Admission,
-)
-from fairlead.gateway.exchange import BodyTooLarge, Exchange
+from fairlead.gateway.admission import RETRY_TOKEN, Admission
+from fairlead.gateway.body import Body
+from fairlead.gateway.exchange import Exchange
 from fairlead.gateway.loading import load_content
-from fairlead.gateway.responses import Failure, openai_form, send_failure
-from fairlead.gateway.settings import CLASSES, DEFAULT
+from fairlead.gateway.responses import Failure, send_failure
+from fairlead.gateway.settings import CLASSES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from fairlead.gateway.loading import Loaded
 
 PREEMPTED_HEADERS = ((b"x-fairlead-preempted", b"true"), (b"x-smg-preempted", b"true"))
-
-
-class Peek(msgspec.Struct):
-    """What a body may say about its request; everything else in it is skipped."""
-
-    model: Any = None
-    service_tier: Any = None
-
-
-_peek = msgspec.json.Decoder(Peek)
 
 
 class PriorityMiddleware:
@@ -74,6 +55,7 @@ class PriorityMiddleware:
         self.admission = config if isinstance(config, Admission) else Admission(config)
         if self.admission.settings.strict and self.admission.problems:
             raise ConfigError("\n".join(self.admission.problems))
+        self._begun = False
         self._watch: Watch[Loaded] | None = None
         if isinstance(config, str | os.PathLike):
             self._watch = Watch(
@@ -90,177 +72,110 @@ class PriorityMiddleware:
         if scope["type"] != "http" or scope["path"] in admission.exempt:
             await self.app(scope, receive, send)
             return
-        if self._watch is not None:
-            self._watch.start(asyncio.get_running_loop())
-            self._watch = None
-        if admission.sharing is not None:
-            admission.sharing.begin()
-        wanted = admission.wanted
-        fields: dict[bytes, list[bytes]] = {}
-        for name, value in scope["headers"]:
-            if name in wanted:
-                fields.setdefault(name, []).append(value)
-        exchange = Exchange(admission.metrics, receive, send, admission.settings.limits.body_bytes)
+        if not self._begun:
+            self._begin()
+        exchange = Exchange(admission.metrics, receive, send)
         try:
-            failure = self._identify(scope, fields, exchange)
-            model, gone = None, False
-            if failure is None and exchange.reads_body:
-                failure, model = await self._read_body(exchange)
-                gone = exchange.gone
-            if failure is None and not gone:
-                self._clamp(exchange)
-                failure = await self._serve(scope, exchange, model)
-            if failure is not None and not exchange.answering:
-                exchange.status = failure.status
-                if exchange.outcome is None:  # it never asked for a slot
-                    exchange.outcome = f"rejected_{failure.code}"
-                    admission.metrics.count_refused_request(failure.code)
-                headers = []
-                if exchange.decision:
-                    headers.append(exchange.decision_line(failure.code, exchange.waited()))
-                await send_failure(send, failure, scope["path"], headers)
+            failure, model = asking.identify(admission, scope, exchange), None
+            if exchange.reads_body and failure is None:
+                failure, model = await asking.read_body(admission, exchange)
+            if failure is None and exchange.outcome is None:
+                asking.clamp(admission, exchange)
+                failure = self._ask(exchange, model)
+            try:
+                if exchange.state is WAITING:
+                    failure = await self._wait(exchange, model)
+                if exchange.state is RUNNING:
+                    if model is not None:
+                        scope["fairlead.model"] = model
+                    if exchange.body is not None:
+                        receive = exchange.body.receive
+                    await self.app(scope, receive, exchange.send)
+            except BaseException as error:
+                if not self._absorb(error, exchange):
+                    raise
+            if exchange.state is not DONE:
+                failure = self._conclude(exchange, failure)
+                if failure is not None and not exchange.answering:
+                    await self._answer(failure, exchange, scope["path"])
         finally:
-            if access.logger.isEnabledFor(logging.INFO) and admission.settings.access_log:
+            if exchange.body is not None:
+                exchange.body.stop_reading()
+            if admission.logs and access.logger.isEnabledFor(logging.INFO):
                 access.write(scope, exchange)
 
-    # Who asks, and for what
-
-    def _identify(
-        self, scope: Any, fields: Mapping[bytes, Sequence[bytes]], exchange: Exchange
-    ) -> Failure | None:
-        """Read the header: the class asked for, the tenant, the wait it would accept."""
-        admission = self.admission
-        client = scope.get("client")
-        address = client[0] if client else None
-        if not fields:
-            exchange.tenant, exchange.ceiling, exchange.label = admission.tenants.of(
-                address, fields
-            )
-            if scope["http_version"] >= "2":  # a body needs no field there
-                exchange.counts_body = True
-            return None
-        rank, unknown = priority.explicit_rank(fields)
-        if rank is None:
-            rank = priority.urgency_rank(fields)
-        if CONTENT_TYPE in fields and scope["method"] == "POST" and _is_json(fields):
-            exchange.reads_tier = (
-                rank is None and not admission.plain and openai_form(scope["path"])
-            )
-            exchange.reads_body = exchange.reads_tier or admission.reads_model
-        if rank is not None:
-            exchange.requested = rank
-        exchange.tenant, exchange.ceiling, exchange.label = admission.tenants.of(address, fields)
-        if unknown:
-            admission.metrics.unknown[exchange.label] += 1
-        if priority.REQUEST_TIMEOUT in fields or priority.GRPC_TIMEOUT in fields:
-            exchange.own_limit = priority.own_wait_limit(fields)
-        if DECISION in fields:
-            exchange.decision = True
-        if RETRY_TOKEN in fields:
-            exchange.evictions = admission.redeem_token(fields[RETRY_TOKEN][0])
-        length = fields.get(CONTENT_LENGTH)
-        if length is None:
-            exchange.counts_body = TRANSFER_ENCODING in fields or scope["http_version"] >= "2"
-        elif length[0].isdigit() and (len(length[0]) > 18 or int(length[0]) > exchange.left):
-            return self._too_large()
-        return None
-
-    async def _read_body(self, exchange: Exchange) -> tuple[Failure | None, str | None]:
-        """Read the body before admission, for what it says of the request."""
-        try:
-            body = await exchange.read_body()
-        except BodyTooLarge:
-            return self._too_large(), None
-        if body is None:
-            self.admission.metrics.refused[exchange.requested, count.CLIENT_GONE] += 1
-            exchange.outcome = count.CLIENT_GONE
-            exchange.status = 499
-            return None, None
-        try:
-            said = _peek.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None, None  # not ours to complain of: the application will
-        if exchange.reads_tier:
-            exchange.requested = priority.tier_rank(said.service_tier)
-        return None, said.model if isinstance(said.model, str) else None
-
-    def _clamp(self, exchange: Exchange) -> None:
-        """Settle the class: what was asked for, or the tenant's ceiling if that is lower."""
-        if self.admission.plain:
-            exchange.rank, exchange.tenant = DEFAULT, ""
-            exchange.requested = DEFAULT
-            return
-        metrics = self.admission.metrics
-        requested = exchange.requested
-        if requested <= exchange.ceiling:
-            exchange.rank = requested
-        else:
-            exchange.rank = exchange.ceiling
-            metrics.clamps[exchange.label, requested, exchange.rank] += 1
-        metrics.tenants[exchange.label] += 1
-
-    def _too_large(self) -> Failure:
-        limit = self.admission.settings.limits.body_bytes
-        text = f"the request's body is longer than {limit} bytes, the most this gateway takes"
-        return Failure(413, "body_too_large", text)
+    def _begin(self) -> None:
+        """Start what needs a running loop: the first request has one."""
+        self._begun = True
+        if self._watch is not None:
+            self._watch.start(asyncio.get_running_loop())
+        if self.admission.sharing is not None:
+            self.admission.sharing.begin()
 
     # Its turn
 
-    async def _serve(self, scope: Any, exchange: Exchange, model: str | None) -> Failure | None:
-        """Take the request through its pool; return the failure to answer with, if any."""
-        task = asyncio.current_task()
-        cancelling = 0 if task is None else task.cancelling()
-        failure = self._ask(exchange, model, task)
-        try:
-            while exchange.state is WAITING:
-                await exchange.wait()
-                if exchange.state is WITHDRAWN and not exchange.gone:  # its pool is no more
-                    exchange.renew()
-                    failure = self._ask(exchange, model, task)
-            if exchange.state is not RUNNING:
-                return failure or self._refused(exchange)
-            scope["fairlead.model"] = model
-            await self.app(scope, exchange.reader(), exchange.send)
-        except asyncio.CancelledError:
-            if exchange.state is not EVICTED or (
-                task is not None and task.cancelling() > cancelling + 1
-            ):
-                exchange.leave()  # somebody else wants this task to end
-                raise
-        except Exception:
-            if exchange.state is not EVICTED:
-                exchange.end(count.FAILED)
-                exchange.status = exchange.status if exchange.answering else 500
-                if exchange.left >= 0 or exchange.answering:
-                    raise
-        finally:
-            exchange.stop_reading()
-        if exchange.state is EVICTED:
-            if task is not None and task.cancelling() > cancelling:
-                task.uncancel()  # that was us
-            exchange.end(count.PREEMPTED)
-            return self._preempted(exchange)
-        if exchange.left < 0 and not exchange.answering:
-            exchange.end(count.FAILED)
-            return self._too_large()
-        exchange.leave()  # without effect on one whose response was complete: that has ended
-        return None
-
-    def _ask(
-        self, exchange: Exchange, model: str | None, task: asyncio.Task[Any] | None
-    ) -> Failure | None:
+    def _ask(self, exchange: Exchange, model: str | None) -> Failure | None:
         """Ask for a slot; the answer is the exchange's state, or a failure if there is nobody to ask."""
         pool = self.admission.pool(model)
-        if pool is None and model is None:
+        if pool is not None:
+            exchange.offer(pool)
+            return None
+        if model is None:
             text = 'the pool depends on the model: name it in a JSON body, as in {"model": ...}'
             return Failure(400, "model_required", text)
-        if pool is None:
-            text = f"no upstream serves the model {shown(model)}"
-            return Failure(404, "model_not_found", text)
-        exchange.offer(pool, task)
-        return None
+        return Failure(404, "model_not_found", f"no upstream serves the model {shown(model)}")
+
+    async def _wait(self, exchange: Exchange, model: str | None) -> Failure | None:
+        """Wait for a slot; the answer is as that of `_ask`."""
+        failure = None
+        while exchange.state is WAITING:
+            if exchange.body is None:
+                exchange.body = Body(exchange.raw_receive, self.admission.body_limit)
+            await exchange.wait(exchange.body)
+            if exchange.state is WITHDRAWN and not exchange.gone:  # its pool is no more
+                exchange.renew()
+                failure = self._ask(exchange, model)
+        return failure
+
+    def _absorb(self, error: BaseException, exchange: Exchange) -> bool:
+        """Say whether what ended the wait or the application is of our own making; else it is passed on."""
+        if isinstance(error, asyncio.CancelledError):
+            if exchange.state is EVICTED and exchange.cancellations <= 1:
+                return True
+            exchange.leave()  # somebody else wants this task to end
+        elif isinstance(error, Exception):
+            if exchange.state is EVICTED or exchange.unanswerable:
+                return True
+            exchange.end(count.FAILED)
+            exchange.status = exchange.status if exchange.answering else 500
+        return False
+
+    def _conclude(self, exchange: Exchange, failure: Failure | None) -> Failure | None:
+        """Bring what has not come to its end to one; tell the failure to answer with, if any."""
+        if exchange.state is EVICTED:
+            exchange.take_back_cancellation()
+            exchange.end(count.PREEMPTED)
+            return self._preempted(exchange)
+        if exchange.state is RUNNING:
+            if exchange.unanswerable:
+                exchange.end(count.FAILED)
+                return asking.too_large(self.admission.body_limit)
+            exchange.leave()
+        elif failure is None and exchange.outcome is None:
+            return self._refused(exchange)
+        return failure
 
     # Saying no
+
+    async def _answer(self, failure: Failure, exchange: Exchange, path: str) -> None:
+        exchange.status = failure.status
+        if exchange.outcome is None:  # it never asked for a slot
+            exchange.outcome = f"rejected_{failure.code}"
+            self.admission.metrics.count_refused_request(failure.code)
+        headers = []
+        if exchange.decision:
+            headers.append(exchange.decision_line(failure.code, exchange.waited()))
+        await send_failure(exchange.raw_send, failure, path, headers)
 
     def _refused(self, exchange: Exchange) -> Failure | None:
         pool = exchange.pool_of_slots
@@ -303,13 +218,3 @@ class PriorityMiddleware:
 
     def _token(self, evictions: int) -> tuple[tuple[bytes, bytes], ...]:
         return ((RETRY_TOKEN, self.admission.issue_token(evictions)),) if evictions else ()
-
-
-def _is_json(fields: Mapping[bytes, Sequence[bytes]]) -> bool:
-    kinds = fields.get(CONTENT_TYPE)
-    if not kinds:
-        return False
-    media = kinds[0].split(b";")[0].strip().lower()
-    return media == b"application/json" or (
-        media.startswith(b"application/") and media.endswith(b"+json")
-    )

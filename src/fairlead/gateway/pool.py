@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlead.capacities import Both, Reserved
 from fairlead.core import Change, Gate
 from fairlead.gateway.settings import CLASSES, DEFAULT
+from fairlead.gateway.tenants import highest_ceiling
 from fairlead.policies import Classes, FairQueue, Level
 from fairlead.runtime import LoopGate
 
@@ -38,6 +39,7 @@ class Tuning:
     shares: tuple[float, ...]
     linger: tuple[float, ...]
     can_preempt: tuple[bool, ...]
+    keeps_head: tuple[bool, ...]  # until the first byte, so that a failure may take its place
     evictable: tuple[bool, ...]
     weights: Mapping[Hashable, float]
     lend: bool
@@ -49,6 +51,7 @@ class Tuning:
         said = settings.priority_scheduler
         classes = [said.classes[name] for name in CLASSES]
         can_preempt = [one.can_preempt and not plain for one in classes]
+        highest = highest_ceiling(said)
         weights: dict[Hashable, float] = {
             key: policy.weight for key, policy in said.tenant_policies.items()
         }
@@ -67,7 +70,11 @@ class Tuning:
             shares=tuple(0.0 if plain else one.reserved_per_slot for one in classes),
             linger=tuple(one.starvation_threshold for one in classes),
             can_preempt=tuple(can_preempt),
-            evictable=tuple(any(can_preempt[rank + 1 :]) for rank in range(len(CLASSES))),
+            keeps_head=tuple(any(can_preempt[rank + 1 :]) for rank in range(len(CLASSES))),
+            # A class that no tenant may have preempts nobody: the gate need not watch for it.
+            evictable=tuple(
+                any(can_preempt[rank + 1 : highest + 1]) for rank in range(len(CLASSES))
+            ),
             weights={} if plain else weights,
             lend=said.lend_reservations,
             budget=said.promotion_budget,
@@ -126,10 +133,11 @@ class Pool:
         for level in self.tuning.levels:
             self.runtime.adjust(Change(level.name, "set_weights", (self.tuning.weights,)))
 
-    def resize(self, total: int) -> None:
-        """Follow the fleet; what may start now starts."""
-        if total != self.capacity.total:
-            self.runtime.adjust(Change("slots", "resize", (total,)))
+    def resize(self, total: int, ceiling: int | None = None) -> None:
+        """Follow the fleet, up to an operator's ceiling; what may start now starts."""
+        used = total if ceiling is None else min(total, ceiling)
+        if used != self.capacity.total:
+            self.runtime.adjust(Change("slots", "resize", (used,)))
         if self._sharing is not None:
             self._sharing.resize(self.name, total)
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     # The fields of interest that a request has, each with all its values.
     Fields = Mapping[bytes, Sequence[bytes]]
 
-EXPLICIT = (b"x-fairlead-priority", b"x-smg-priority")
+PRIORITY = b"x-fairlead-priority"
+SMG_PRIORITY = b"x-smg-priority"
 URGENCY = b"priority"
 REQUEST_TIMEOUT = b"x-request-timeout"
 GRPC_TIMEOUT = b"grpc-timeout"
@@ -42,14 +43,17 @@ def explicit_rank(fields: Fields) -> tuple[int | None, bool]:
     >>> explicit_rank({b"x-fairlead-priority": [b" Bulk "]}), explicit_rank({b"x-smg-priority": [b"urgent"]})
     ((0, False), (1, True))
     """
-    values = fields.get(EXPLICIT[0], ())
-    if EXPLICIT[1] in fields:
-        values = [*values, *fields[EXPLICIT[1]]]
+    values = fields.get(PRIORITY, ())
+    if SMG_PRIORITY in fields:
+        values = [*values, *fields[SMG_PRIORITY]]
     if not values:
         return None, False
     if len(values) > 1:
         return DEFAULT, True
-    value = values[0].strip(b" \t\r\n")
+    value = values[0]
+    if value in RANKS:  # as nearly everybody writes it
+        return RANKS[value], False
+    value = value.strip(b" \t\r\n")
     rank = RANKS.get(value[:LONGEST].lower())
     if rank is not None:
         return rank, False

@@ -43,8 +43,8 @@ def listener_of(
     refused: Callable[[str], object] = lambda code: None,
 ) -> Listener:
     """Listen as a gateway does: within its limits, which may change meanwhile."""
-    limited = partial(GatewayProtocol, limits=lambda: settings().limits, refused=refused)
-    return Listener(app, address, protocol=limited)
+    protocol = partial(GatewayProtocol, refused=refused)
+    return Listener(app, address, protocol=protocol, limits=lambda: settings().limits)
 
 
 class Gateway:
@@ -96,6 +96,11 @@ class Gateway:
     def hurry(self) -> None:
         """End at once what still runs."""
         self.data_listener.hurry()
+
+    def left(self) -> str:
+        """Say how many requests have not been answered."""
+        running = sum(pool.gate.active for pool in self.admission.pools.values())
+        return f"{running or 'no'} request{'s' * (running != 1)} left without an answer"
 
     def retune(self, loaded: Loaded) -> None:
         """Follow a changed configuration; listeners stay where they are."""

@@ -35,6 +35,7 @@ from fairlead.gateway.values import (
     UpstreamCapacity,
     UpstreamUrl,
 )
+from fairlead.serving.limits import Limits
 
 ClassName = Literal["bulk", "default", "interactive", "system"]
 # Lowest first: the index of a name is its rank.
@@ -226,16 +227,6 @@ class Fallback(Model):
     max_concurrent_requests: Annotated[int, Field(strict=True, ge=1, le=MOST_SLOTS)] = 256
     queue_size: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 100
     queue_timeout: Duration = 60.0
-
-
-class Limits(Model):
-    """What one request may bring."""
-
-    header_fields: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 100
-    header_bytes: Annotated[int, Field(strict=True, ge=256, le=1 << 24)] = 64 * 1024
-    header_timeout: Duration = 10.0
-    body_bytes: Annotated[int, Field(strict=True, ge=0)] = 8 * 1024 * 1024
-    body_timeout: Duration = 30.0  # the time for each 1 kB/s: slower bodies are cut
 
 
 class SharedCapacity(Model):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fairlead.gateway.forwarding import plain_address, text_of, trust
 from fairlead.gateway.settings import CLASSES, INTERACTIVE
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from fairlead.gateway.priority import Fields
-    from fairlead.gateway.settings import Settings, TenantPolicy
+    from fairlead.gateway.settings import PrioritySettings, Settings, TenantPolicy
 
 AUTHORIZATION = b"authorization"
 FORWARDED_FOR = b"x-forwarded-for"
@@ -25,12 +26,25 @@ LONGEST = 200  # of a tenant's name; longer ones go by their hash
 REMEMBERED = 10_000  # tenants whose policy has been looked up
 
 
-class Tenant(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Tenant:
     """Who asks: the key of its policy, the rank of its ceiling, and its label in metrics."""
 
     key: str
     ceiling: int
     label: str
+
+
+def default_ceiling(scheduler: PrioritySettings) -> int:
+    """Tell the rank of the highest class that a tenant without a ceiling of its own may have."""
+    return min(CLASSES.index(scheduler.default_max_class), INTERACTIVE)
+
+
+def highest_ceiling(scheduler: PrioritySettings) -> int:
+    """Tell the rank of the highest class that anybody may have."""
+    own = [policy.max_class for policy in scheduler.tenant_policies.values()]
+    ranks = [CLASSES.index(name) for name in own if name is not None]
+    return max([default_ceiling(scheduler), *ranks])
 
 
 class Tenants:
@@ -44,7 +58,7 @@ class Tenants:
         self._header = said.trusted_header.lower().encode() if said.trusted_header else None
         self._trusts = trust(said.trusted_proxies)
         self._policies: Mapping[str, TenantPolicy] = scheduler.tenant_policies
-        self._ceiling = min(CLASSES.index(scheduler.default_max_class), INTERACTIVE)
+        self._ceiling = default_ceiling(scheduler)
         self._known: dict[str, Tenant] = {}
         # The header fields that say whose a request is.
         self.fields = {FORWARDED_FOR}
@@ -55,11 +69,13 @@ class Tenants:
 
     def of(self, address: str | None, fields: Fields) -> Tenant:
         """Tell whose a request from this address is."""
-        key = self._by_key(fields) if fields and self._keys else None
-        if key is None and fields and address is not None and self._trusts(address):
-            key = self._by_header(fields) if self._header is not None else None
-            if key is None and FORWARDED_FOR in fields:
-                address = self._origin(address, fields)
+        key = None
+        if not self.fields.isdisjoint(fields):
+            key = self._by_key(fields) if self._keys else None
+            if key is None and address is not None and self._trusts(address):
+                key = self._by_header(fields) if self._header is not None else None
+                if key is None and FORWARDED_FOR in fields:
+                    address = self._origin(address, fields)
         if key is None:
             key = "anonymous" if address is None else "ip:" + address
         return self._known.get(key) or self._look_up(key)

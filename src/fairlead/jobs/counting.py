@@ -10,7 +10,7 @@ from fairlead.jobs.timing import Timings
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fairlead.jobs.records import Ending, ReadyJob
+    from fairlead.jobs.records import Ending, ReadyJob, RunEnd
 
 
 class Counts:
@@ -30,13 +30,25 @@ class Counts:
         self.waits = Timings()  # from ready, or from when it was to start, to claimed
         self.runs = Timings()
 
-    def saw_end(self, ending: Ending, max_crashes: int) -> None:
-        """Note how a try ended; a job that failed with so many crashes was quarantined."""
-        self.ended[ending.state] = self.ended.get(ending.state, 0) + 1
-        self.quarantined += ending.state == FAILED and (ending.crashes or 0) >= max_crashes
+    def saw_ends(self, endings: Iterable[Ending], max_crashes: int) -> None:
+        """Note how tries ended; a job that failed with so many crashes was quarantined."""
+        ended = self.ended
+        for ending in endings:
+            state = ending.state
+            ended[state] = ended.get(state, 0) + 1
+            if state == FAILED and (ending.crashes or 0) >= max_crashes:
+                self.quarantined += 1
+
+    def saw_run_ends(self, runs: Iterable[RunEnd]) -> None:
+        """Note how runs ended."""
+        for _, state in runs:
+            self.runs_ended[state] = self.runs_ended.get(state, 0) + 1
 
     def claimed_at(self, now: float, jobs: Iterable[ReadyJob]) -> None:
         """Note how long jobs that were claimed now had waited."""
+        saw = self.waits.saw
         for job in jobs:
-            since = max(job.ready_at, job.start_at)
-            self.waits.saw(job.task, job.executor, max(0.0, now - since))
+            since = job.ready_at
+            if job.start_at > since:
+                since = job.start_at
+            saw(job.task, job.executor, now - since if now > since else 0.0)

@@ -51,7 +51,7 @@ def retry_delay(base: float, retry: int, draw: float) -> float:
 
 def completed(job: Held, result: str, *, ran: float | None = None) -> Ending:
     """It returned; `result` is JSON."""
-    return _ending(job, COMPLETED, ran=ran, result=result)
+    return Ending(job.dag, job.node, job.fence, COMPLETED, result, ran=ran, task=job.task)
 
 
 def failed(job: Held, error: str, draw: float, *, ran: float | None = None) -> Ending:

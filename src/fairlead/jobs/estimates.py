@@ -34,21 +34,23 @@ class Estimates:
 
     def note(self, endings: Iterable[Ending]) -> None:
         """Note those of some endings that completed here."""
+        ran: dict[str, list[float]] = {}
         for ending in endings:
             if ending.state == COMPLETED and ending.task is not None and ending.ran is not None:
-                self.saw(ending.task, ending.ran)
+                ran.setdefault(ending.task, []).append(ending.ran)
+        for task, seconds in ran.items():
+            self.saw(task, seconds)
 
-    def saw(self, task: str, seconds: float) -> None:
-        """Note a run that completed; from now on it counts here."""
-        self._fresh.setdefault(task, []).append(seconds)
-        self._count(task, seconds)
+    def saw(self, task: str, ran: Sequence[float]) -> None:
+        """Note for how many seconds a task ran, each time that it completed; from now on that counts here."""
+        self._fresh.setdefault(task, []).extend(ran)
+        self._count(task, ran)
 
     def replace(self, known: Mapping[str, tuple[float, int]]) -> None:
         """Note what all processes together have learned."""
         self._known = dict(known)
         for task, ran in self._fresh.items():
-            for seconds in ran:
-                self._count(task, seconds)
+            self._count(task, ran)
 
     def merged(self, known: Mapping[str, tuple[float, int]]) -> dict[str, tuple[float, int]]:
         """Add what this process saw to what is known; tell what has changed."""
@@ -62,10 +64,12 @@ class Estimates:
         if changed := self.merged(await store.estimates()):
             await store.learn(changed)
 
-    def _count(self, task: str, seconds: float) -> None:
+    def _count(self, task: str, ran: Sequence[float]) -> None:
         mean, count = self._known.get(task, (0.0, 0))
-        count += 1
-        self._known[task] = (mean + (seconds - mean) / min(count, MEMORY), count)
+        for seconds in ran:
+            count += 1
+            mean += (seconds - mean) / min(count, MEMORY)
+        self._known[task] = (mean, count)
 
     def of(self, task: str) -> float | None:
         """Tell the mean, or None if nobody has seen it run."""

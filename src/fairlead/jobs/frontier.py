@@ -208,8 +208,8 @@ class Frontier:
     def _finish(self, tickets: list[Ticket], now: float, outcome: Outcome) -> None:
         if tickets:
             self._note(self.gate.finish_all(tickets, now, outcome))
-            for ticket in tickets:
-                self._note_idle(ticket.work.dag, now)
+            for dag in {ticket.work[0]: None for ticket in tickets}:
+                self._note_idle(dag, now)
 
     def ended_run(self, dag: int, now: float) -> None:
         """A run has ended: another may begin."""
@@ -224,9 +224,10 @@ class Frontier:
             self._adjust("dags", "end", (ended,), now=now)
 
     def _note_idle(self, dag: int, now: float) -> None:
+        dags = self.room.dags
         if (
-            dag in self.room.dags.active
-            and not self.room.dags.running(dag)
+            dag in dags.active
+            and not dags.running(dag)
             and dag not in self.orders.register.cohorts
             and dag not in self._later
         ):
@@ -378,7 +379,9 @@ class Frontier:
 
 def _lean(job: ReadyJob) -> ReadyJob:
     """Keep each name once: there are few tasks, executors and tenants, and very many jobs."""
-    dag, node, name, task, executor, tenant, *rest = job
+    task, executor, tenant = job[3:6]
     own = intern(task), intern(executor), intern(tenant)
+    if own[0] is task and own[1] is executor and own[2] is tenant:
+        return job
     # What `_replace` does, in a third of the time.
-    return tuple.__new__(ReadyJob, (dag, node, name, *own, *rest))
+    return tuple.__new__(ReadyJob, (*job[:3], *own, *job[6:]))

@@ -115,6 +115,8 @@ def encode_result(value: Any) -> str:
     >>> encode_result({"pages": [1, 2]})
     '{"pages":[1,2]}'
     """
+    if value is None:
+        return "null"
     try:
         if type(value) not in _LEAVES and _survey(((value,),)):
             raise _Suspect
@@ -132,6 +134,8 @@ def decode_call(payload: str, inputs: Mapping[int, str]) -> tuple[list[Any], dic
     >>> decode_call('{"args":[[{"$result":0}]],"kwargs":{}}', {0: '{"pages":2}'})
     ([[{'pages': 2}]], {})
     """
+    if payload == NOTHING:
+        return [], {}
     if '$result"' in payload:
 
         def place(given: dict[str, Any]) -> Any:

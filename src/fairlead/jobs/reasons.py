@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fairlead.core.capacity import FULL
 from fairlead.core.ticket import RUNNING
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ def _waits(frontier: Frontier, ticket: Ticket, now: float) -> str:
     refusals = ((part, part.refusal(ticket, now)) for part in frontier.room.parts)
     causes = [part.describe(ticket, now, why) for part, why in refusals if why is not None]
     if not causes:
+        told = frontier.gate.explain(ticket, now)
+        if told.blocked_by is FULL:  # room of their own is never full for all jobs
+            return f"it {told.text}"
         text = f"executor {ticket.pool!r} has room, but {said or 'others go first'}"
         return f"it waits: {text}"
     text = f"it waits: {', and '.join(causes)}"

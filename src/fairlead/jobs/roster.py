@@ -21,6 +21,7 @@ class Roster:
     def __init__(self, lease: float) -> None:
         self._lease = lease
         self._rows: dict[int, WorkerRow] = {}
+        self._takers: dict[str, list[WorkerRow]] = {}  # those that take more, by executor
         self._signs: dict[int, tuple[int, float]] = {}  # worker -> beats, and when they changed
         self._used: dict[int, int] = {}
         self._places: dict[Id, int] = {}
@@ -38,6 +39,10 @@ class Roster:
             else:
                 signs[row.id] = old if old[0] == row.beats else (row.beats, clock)
         self._signs = signs
+        self._takers = {}
+        for row in rows:
+            if not row.expired and not row.draining:
+                self._takers.setdefault(row.executor, []).append(row)
 
     def _executors(self) -> Iterable[str]:
         return (row.executor for row in self._rows.values())
@@ -68,13 +73,12 @@ class Roster:
 
     def place(self, executor: str, job: Id, own: Collection[int]) -> int | None:
         """Choose the worker with most slots free, of equals one of this process; None if there is none."""
-        best, most = None, (0, False)
-        for row in self._rows.values():
-            if row.executor != executor or row.expired or row.draining:
-                continue
-            free = (row.slots - self._used.get(row.id, 0), row.id in own)
-            if free > most and free[0] > 0:
-                best, most = row.id, free
+        best, most, mine = None, 0, False
+        for row in self._takers.get(executor, ()):
+            worker = row.id
+            free = row.slots - self._used.get(worker, 0)
+            if free > most or (free == most > 0 and not mine and worker in own):
+                best, most, mine = worker, free, worker in own
         if best is not None:
             self._put(job, best)
         return best
@@ -91,7 +95,8 @@ class Roster:
                     del self._used[worker]
 
     def _put(self, job: Id, worker: int) -> None:
-        self.release((job,))
+        if job in self._places:
+            self.release((job,))
         self._places[job] = worker
         self._used[worker] = self._used.get(worker, 0) + 1
 

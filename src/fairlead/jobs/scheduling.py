@@ -8,10 +8,9 @@ thrown away: after any doubt (a database that was away, a lease that was lost) i
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
-from contextlib import contextmanager
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from fairlead.core import Gate
@@ -20,12 +19,14 @@ from fairlead.jobs.claiming import Claimer
 from fairlead.jobs.counting import Counts
 from fairlead.jobs.endings import crashed, handed_back
 from fairlead.jobs.frontier import Frontier
+from fairlead.jobs.gates import Gates
 from fairlead.jobs.limits import SETTING, limits_of
 from fairlead.jobs.planning import Planners
+from fairlead.jobs.reading import no_collecting, ready_pages
 from fairlead.jobs.roster import Roster
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from fairlead.jobs.estimates import Estimates
     from fairlead.jobs.records import Ending, Finished, Id, ReadyJob, RunningJob
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from fairlead.jobs.worker import Crew
     from fairlead.runtime import MakeGate
 
-PAGE = 20_000  # ready jobs read at once
 MOST_CLAIMS = 1_000  # in one statement
 LONGEST_PAUSE = 5.0  # seconds between tries while the database is away
 
@@ -67,7 +67,7 @@ class Scheduler:
         self.roster = Roster(settings.lease)
         self.planners = Planners(settings.planner, store.now, settings.max_withheld, self.wake)
         self.progressed_at = time.monotonic()  # for health: a loop that stands still is no good
-        self._gate = gate
+        self._gates = Gates(gate)
         self._upkeep = upkeep
         self._on_finished = on_finished
         self._wake = asyncio.Event()
@@ -95,10 +95,10 @@ class Scheduler:
     async def finish(self, endings: Sequence[Ending]) -> None:
         """Store how jobs ended, and go on with what that made ready."""
         finished = await self.store.finish(self.process, endings)
-        applied = set(finished.applied)
-        for ending in endings:
-            if (ending.dag, ending.node) in applied:
-                self.counts.saw_end(ending, self.settings.max_crashes)
+        if finished.refused:
+            applied = set(finished.applied)
+            endings = [one for one in endings if (one.dag, one.node) in applied]
+        self.counts.saw_ends(endings, self.settings.max_crashes)
         self._on_finished(finished)
         frontier = self.frontier
         if frontier is not None:
@@ -108,8 +108,7 @@ class Scheduler:
                 await self._recheck(finished.refused)
         elif self._meanwhile is not None:
             self._meanwhile.append(finished)
-        for run in finished.ended:
-            self.counts.runs_ended[run.state] = self.counts.runs_ended.get(run.state, 0) + 1
+        self.counts.saw_run_ends(finished.ended)
 
     # Its own life
 
@@ -150,6 +149,10 @@ class Scheduler:
         except StoreUnavailable:
             pass  # the lease runs out by itself
 
+    def let_go(self) -> None:
+        """Nothing runs here any more, or nobody here knows of it."""
+        self._gates.let_go()
+
     def _step_down(self) -> None:
         self.frontier = self._meanwhile = None
         self.epoch = 0
@@ -158,6 +161,7 @@ class Scheduler:
         await self._claimer.hand_back(self.finish)
         self.epoch = await self.store.lead(self.process, self.settings.lease) or 0
         if not self.epoch:
+            self._gates.let_go()  # what runs is for another to count
             await self._stand_by()
             return
         self.counts.takeovers += 1
@@ -178,16 +182,20 @@ class Scheduler:
         What jobs of this process end meanwhile writes no news, and what is read may be older: it is applied at the end.
         """
         self._meanwhile = []
-        with _no_collecting():
+        with no_collecting():
             frontier = await self._read_all()
+        if frontier is None or self._meanwhile is None:
+            return
         for finished in self._meanwhile:
             self._hear(frontier, finished)
         self._meanwhile = None
         self.frontier = frontier
+        self._gates.let_go(frontier.gate)
         self._look_at = 0.0
         self._sweep_at = 0.0
 
-    async def _read_all(self) -> Frontier:
+    async def _read_all(self) -> Frontier | None:
+        """Read everything; None if another process began to lead meanwhile."""
         settings = await self.store.settings()
         if settings.get(SETTING) != (limits := limits_of(self.settings)):
             await self.store.set_setting(SETTING, limits)
@@ -201,17 +209,15 @@ class Scheduler:
             max_wait=self.settings.max_wait,
             max_withheld=self.settings.max_withheld,
             burst=self.settings.burst,
-            gate=self._gate,
+            gate=self._gates.make,
         )
         self.estimates.replace(await self.store.estimates())
         self._hold(frontier, await self.store.running(), self.store.now())
-        page = await self.store.ready(None, PAGE)
-        while page:
-            frontier.add(self.estimates.fill(page), self.store.now())
-            if len(page) < PAGE:
-                break
-            await self._renew()
-            page = await self.store.ready((page[-1].dag, page[-1].node), PAGE)
+        async with aclosing(ready_pages(self.store)) as pages:
+            async for page in pages:
+                frontier.add(self.estimates.fill(page), self.store.now())
+                if time.monotonic() >= self._renew_at and not await self._renew():
+                    return None
         return frontier
 
     async def _turn(self, frontier: Frontier) -> None:
@@ -222,10 +228,6 @@ class Scheduler:
         if clock >= self._look_at:
             self._look_at = clock + self.settings.poll
             await self._look(frontier)
-        if clock >= self._sweep_at:
-            self._sweep_at = clock + self.settings.sweep
-            await self._rescue(frontier)
-            await self._upkeep(self)
         now = self.store.now()
         begun = time.perf_counter()
         if frontier.due <= now:
@@ -234,10 +236,14 @@ class Scheduler:
         self.counts.planning_seconds += time.perf_counter() - begun
         self.counts.planning_rounds += 1
         self.planners.ask(frontier)
-        if started:
-            for first in range(0, len(started), MOST_CLAIMS):
-                await self._claim(frontier, started[first : first + MOST_CLAIMS])
-        elif not self._wake.is_set():
+        for first in range(0, len(started), MOST_CLAIMS):
+            await self._claim(frontier, started[first : first + MOST_CLAIMS])
+        if clock >= self._sweep_at and self.leading:
+            # After the claims, so that what can run does so meanwhile.
+            self._sweep_at = clock + self.settings.sweep
+            await self._rescue(frontier)
+            await self._upkeep(self)
+        elif not started and not self._wake.is_set():
             until = min(self._renew_at, self._look_at, self._sweep_at) - time.monotonic()
             await self._rest(min(until, frontier.due - self.store.now()))
         self._wake.clear()
@@ -331,6 +337,9 @@ class Scheduler:
     def _follow(self, frontier: Frontier, ready: Sequence[ReadyJob], ended: Sequence[Id]) -> None:
         """Take in what became ready before room is given back, so that it goes to the best of all there are."""
         now = self.store.now()
+        if not ready:
+            self._ended(frontier, ended, now)
+            return
         ready = self.estimates.fill(ready)
         gone = set(ended)
         frontier.add([job for job in ready if (job.dag, job.node) not in gone], now)
@@ -351,12 +360,13 @@ class Scheduler:
 
     async def _claim(self, frontier: Frontier, started: Sequence[ReadyJob]) -> None:
         claimed, homeless = await self._claimer.claim(started, self.roster, self.epoch)
-        won = {(job.dag, job.node) for job in claimed}
         now = self.store.now()
         self.counts.claimed += len(claimed)
-        self.counts.claimed_at(now, (job for job in started if (job.dag, job.node) in won))
-        if len(won) == len(started):
+        if len(claimed) == len(started):
+            self.counts.claimed_at(now, started)
             return
+        won = {(job.dag, job.node) for job in claimed}
+        self.counts.claimed_at(now, (job for job in started if (job.dag, job.node) in won))
         for job in homeless:  # a worker has gone: the roster tells the frontier at the next look
             frontier.lost((job.dag, job.node), now)
         if homeless:
@@ -370,16 +380,3 @@ class Scheduler:
         self.counts.lost_claims += len(lost)
         if lost and await self._renew():
             await self._recheck(lost)
-
-
-@contextmanager
-def _no_collecting() -> Iterator[None]:
-    """Collect no garbage while very much is read that stays: looking through it again and again takes half the time."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

@@ -309,10 +309,11 @@ class Jobs:
         async def finish(endings: list[Ending]) -> None:
             await scheduler.finish(endings)
             estimates.note(endings)
+            saw, tasks = scheduler.counts.runs.saw, self.tasks
             for ending in endings:
-                if ending.ran is not None and ending.task in self.tasks:
-                    executor = self.tasks[ending.task].executor
-                    scheduler.counts.runs.saw(ending.task, executor, ending.ran)
+                task = tasks.get(ending.task or "")
+                if task is not None and ending.ran is not None:
+                    saw(task.name, task.executor, ending.ran)
 
         crew = Crew(
             store,
@@ -341,8 +342,8 @@ class Jobs:
         self._loop_task = asyncio.create_task(scheduler.run(), name="fairlead jobs scheduler")
 
     def _finished(self, finished: Finished) -> None:
-        for run in finished.ended:
-            for event in self._ends.get(run.dag, ()):
+        for dag, _ in finished.ended:
+            for event in self._ends.get(dag, ()):
                 event.set()
 
     async def close(self, grace: Any = GRACE) -> None:
@@ -378,6 +379,7 @@ class Jobs:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await crew.stop()
+            scheduler.let_go()
             self.scheduler = self.crew = self._loop_task = None
 
 

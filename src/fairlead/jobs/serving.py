@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Self
 from fairlead.documents.values import is_loopback
 from fairlead.errors import ConfigError
 from fairlead.jobs.api import JobsApi
+from fairlead.jobs.worker import NOTHING_LEFT
 from fairlead.serving import process
+from fairlead.serving.limits import USUAL
 from fairlead.serving.listener import LAST_MOMENT, Listener
 from fairlead.serving.logs import set_up_logging
 
 if TYPE_CHECKING:
     from fairlead.jobs.service import Jobs
+    from fairlead.serving.limits import Limits
 
 HTTP = "127.0.0.1:8089"  # if nothing else is asked for
 GRACE = 30.0  # seconds for what runs when the end is near
@@ -32,6 +35,7 @@ class JobServer:
         *,
         http: str | None = HTTP,
         token: str | None = None,
+        limits: Limits = USUAL,
         grace: float = GRACE,
         app: str | None = None,
     ) -> None:
@@ -49,12 +53,12 @@ class JobServer:
         self.api = JobsApi(jobs, token=token)
         self.grace = grace
         self.http: Listener | None = None
-        self._address = http
+        self._address, self._limits = http, limits
         self._app = app
 
     async def __aenter__(self) -> Self:
         if self._address is not None:
-            self.http = Listener(self.api, self._address)
+            self.http = Listener(self.api, self._address, limits=lambda: self._limits)
             self.http.bind()
         try:
             await self.jobs.start(app=self._app)
@@ -82,6 +86,10 @@ class JobServer:
         self.grace = 0.0
         if self.jobs.crew is not None:
             self.jobs.crew.hurry()
+
+    def left(self) -> str:
+        """Say which jobs nobody was told of."""
+        return NOTHING_LEFT if self.jobs.crew is None else self.jobs.crew.left()
 
     def describe(self) -> str:
         """Say in one line what is served where."""

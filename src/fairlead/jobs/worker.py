@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 INSIST = 0.5  # seconds after which a call that was told to stop is told again
 LONGEST_PAUSE = 5.0  # seconds between tries while the store is away
 GOODBYE = 2.0  # seconds that the store gets to hear of our leaving
+NOTHING_LEFT = "no job was running"
 
 log = logging.getLogger("fairlead.jobs")
 
@@ -159,8 +160,23 @@ class Crew:
         await self._flusher.wait_until_empty(max(GOODBYE, self._lease))
 
     def hurry(self) -> None:
-        """Cut the grace of a drain short."""
+        """Cut the grace of a drain short, and the patience with calls that do not stop."""
         self._hurried.set()
+        self._patience = min(self._patience, INSIST)
+        for call in list(self._calls.values()):
+            if call.why is not None and call.timer is not None:
+                call.timer.cancel()
+                self._insist(call, self._patience)
+
+    def left(self) -> str:
+        """Say which jobs the store has not been told of."""
+        count = len(self._calls) + len(self._flusher)
+        if not count:
+            return NOTHING_LEFT
+        jobs = "1 job was" if count == 1 else f"{count} jobs were"
+        return (
+            f"{jobs} not handed back, to be run again once the lease of {self._lease:g} s is over"
+        )
 
     async def stop(self) -> None:
         """Hand back what runs, forget the workers, let go of everything; may be called twice, or unstarted."""
@@ -171,7 +187,7 @@ class Crew:
 
     async def _close(self) -> None:
         if not self._draining or self._calls:
-            self.hurry()
+            self._hurried.set()
             await self.drain(0.0)
         for chore in self._chores:
             chore.cancel()

@@ -9,6 +9,7 @@ from collections import deque
 from heapq import nlargest, nsmallest
 from itertools import islice
 from math import inf
+from operator import attrgetter
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ class Channel:
         self.name = name
         self.gate: WatchedGate | None = None  # the latest of that name
         self.class_of: Callable[[Ticket], str] = by_rank
+        self.tenant_of: Callable[[Ticket], Hashable] = attrgetter("tenant")
         self._seconds, self._wall, self._numbers = seconds, wall, numbers
         self._lock = Lock()
         self._rows: deque[Passed] = deque(maxlen=most)
@@ -177,11 +179,12 @@ class Channel:
         return line
 
     def _count(self, ticket: Ticket, waiting: int, running: int) -> None:
-        counts = self._tenants.setdefault(ticket.tenant, [0, 0])
+        tenant = self.tenant_of(ticket)
+        counts = self._tenants.setdefault(tenant, [0, 0])
         counts[0] += waiting
         counts[1] += running
         if not (counts[0] or counts[1]):
-            del self._tenants[ticket.tenant]
+            del self._tenants[tenant]
 
     def _leave(self, ticket: Ticket, line: _Line) -> None:
         if ticket in line.waiting:
@@ -244,7 +247,7 @@ class Channel:
                 _key_of(ticket),
                 name,
                 ticket.rank,
-                ticket.tenant,
+                self.tenant_of(ticket),
                 ticket.workload,
                 ticket.cost,
                 ticket.priority,
@@ -276,7 +279,7 @@ class Channel:
         waited: float,
         held: float | None = None,
     ) -> None:
-        who = (_key_of(ticket), name, ticket.rank, ticket.tenant, ticket.workload)
+        who = (_key_of(ticket), name, ticket.rank, self.tenant_of(ticket), ticket.workload)
         self._decisions.append(
             (next(self._numbers), t, self.name, *who, what, waited, held, ticket.reason)
         )

@@ -99,6 +99,14 @@ class ThreadGate:
         """Change a setting; what may start now is told.  The lock is held."""
         self._carry_out(self.gate.adjust, change, self.now())
 
+    def rouse(self) -> None:
+        """Have the gate look at what has come from elsewhere; from any thread.  The lock is not held."""
+        with self.lock:
+            try:
+                self._carry_out(self.gate.advance, self.now())
+            except PolicyError:
+                log.exception("a policy failed as room came from elsewhere")
+
     def _carry_out(self, verb: Callable[..., Sequence[Ticket]], *args: Any) -> None:
         changed: Sequence[Ticket] = ()
         try:

@@ -184,6 +184,12 @@ def folder_for_state() -> Path:
     return Path(tempfile.mkdtemp(prefix="fairlead-"))
 
 
+def shows_jobs(loaded: Loaded) -> bool:
+    """Whether the demonstration's own jobs are run: where nobody else's are."""
+    jobs = loaded.settings.jobs
+    return loaded.demo.traffic and jobs is not None and jobs.app is None
+
+
 def add_tasks(jobs: Jobs, seed: int = 2) -> None:
     """Declare what demo runs are made of."""
     chance = random.Random(seed)

@@ -31,10 +31,9 @@ class Audit(_Slow):
     """Records that may."""
 
 
-def stream_app() -> tuple[StreamApp, MemoryBroker]:
+def stream_app() -> StreamApp:
     """Make a stream app over a broker in memory."""
-    broker = MemoryBroker(TOPICS)
-    app = StreamApp(group=GROUP, concurrency=3, broker=broker)
+    app = StreamApp(group=GROUP, concurrency=3, broker=MemoryBroker(TOPICS))
     app.topic("orders", Orders, priority=80, weight=3, batch_size=20)
     app.topic("audit", Audit, priority=20, batch_size=20)
-    return app, broker
+    return app

@@ -14,14 +14,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.errors import FairleadError
+from fairlead.server import demo
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     import aiohttp
 
     from fairlead.flows.scheduler import FlowScheduler
     from fairlead.jobs.service import Jobs
+    from fairlead.server.loading import Loaded
     from fairlead.testing.streams import MemoryBroker
 
 log = logging.getLogger("fairlead.server")
@@ -49,6 +51,21 @@ CALLERS = (
     Caller("umbrella", "bulk", 6.0),
 )
 PLANS = (("paid", 6.0, "u"), ("guest", 10.0, "g"), ("crawler", 8.0, "bot"))
+
+
+def begin(doors: Iterable[Any], loaded: Loaded, upstream: demo.Upstream | None) -> Traffic:
+    """Have callers come to the doors that are there for them; a stream of the user's own is left alone."""
+    traffic = Traffic()
+    for door in doors:
+        if door.kind == "gateway" and upstream is not None:
+            traffic.at_gateway(door.links()["proxy"])
+        elif door.kind == "flows" and demo.CONTROL_POINT in door.server.flows.points:
+            traffic.at_flows(door.server.flows, demo.CONTROL_POINT)
+        elif door.kind == "jobs" and demo.shows_jobs(loaded):
+            traffic.at_jobs(door.jobs)
+        elif door.kind == "streams" and loaded.settings.streams is None:
+            traffic.at_stream(door.app.broker, {"orders": 30.0, "audit": 60.0})
+    return traffic
 
 
 class Traffic:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fairlead.flows.loading import Loaded as FlowsLoaded
     from fairlead.observe.passed import Passed
     from fairlead.observe.watched import Feed
+    from fairlead.runtime import MakeGate
     from fairlead.server.hosted_pool import HostedPool
     from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
@@ -29,6 +30,12 @@ def class_of(ticket: Ticket) -> str:
     """Name the class of a flow: its workload."""
     workload: Any = ticket.workload
     return str(workload[0] if isinstance(workload, tuple) and workload else workload)
+
+
+def tenant_of(ticket: Ticket) -> str:
+    """Name whom a flow is for: its tenant, or where there are none the user among whom it is fair."""
+    flow: Any = ticket
+    return flow.tenant or flow.user or ""
 
 
 class HostedFlows:
@@ -52,8 +59,13 @@ class HostedFlows:
             http=listening.http,
             grpc=listening.grpc,
             token=listening.token,
-            gates=shared(pools, self.name, class_of, feed.gates(self.name, class_of)),
+            gates=shared(pools, self.name, class_of, self._gates),
         )
+
+    def _gates(self, name: str) -> MakeGate:
+        gate = f"{self.name}/{name}"
+        self._feed.channel(gate).tenant_of = tenant_of
+        return self._feed.gate(gate, class_of)
 
     async def start(self) -> None:
         """Take the addresses and begin."""
@@ -69,6 +81,10 @@ class HostedFlows:
     def hurry(self) -> None:
         """Refuse whoever waits now."""
         self.server.hurry()
+
+    def left(self) -> str:
+        """Tell of checks."""
+        return self.server.left()
 
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow other limits; whoever waits goes on waiting."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.gateway.serving import Gateway
 from fairlead.gateway.settings import CLASSES
 from fairlead.server.hosted_pool import shared
-from fairlead.server.hosting import Reserve, View, resize_to, weight_for
+from fairlead.server.hosting import Reserve, View, ceiling_of, weight_for
 from fairlead.server.recording import line_of
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from fairlead.core import Ticket
+    from fairlead.core import Change, Ticket
     from fairlead.gateway.loading import Loaded as GatewayLoaded
     from fairlead.gateway.pool import Pool
     from fairlead.observe.passed import Passed
@@ -58,6 +58,10 @@ class HostedGateway:
         """End at once what still runs."""
         self.gateway.hurry()
 
+    def left(self) -> str:
+        """Tell of requests."""
+        return self.gateway.left()
+
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow another configuration with everybody who waits."""
         if loaded.gateway is None:
@@ -73,11 +77,11 @@ class HostedGateway:
             gate = f"gateway/{name or DEFAULT}"
             channel = self._feed.channels.get(gate)
             if channel is not None:
-                found.append(self._view(gate, pool, channel))
+                found.append(self._view(gate, name, pool, channel))
         return found
 
-    def _view(self, gate: str, pool: Pool, channel: Any) -> View:
-        capacity = pool.capacity
+    def _view(self, gate: str, name: str, pool: Pool, channel: Any) -> View:
+        capacity, admission = pool.capacity, self.gateway.admission
 
         def reserved() -> list[Reserve]:
             return [
@@ -95,17 +99,24 @@ class HostedGateway:
             queue: Any = pool.policy.part(pool.tuning.levels[0].name)
             return float(queue.weight_of(tenant))
 
+        def adjust(change: Change) -> None:
+            if change.verb == "resize":  # the fleet says how many there are, again and again
+                admission.limit(name, *change.args)
+            else:
+                pool.runtime.adjust(change)
+
         return View(
             gate,
             self.name,
             channel,
             now=pool.runtime.now,
             total=lambda: capacity.total,
+            ceiling=lambda: admission.ceilings.get(name),
             reserved=reserved,
             weight_of=weight_of,
-            adjust=pool.runtime.adjust,
+            adjust=adjust,
             adjustable={
-                ("slots", "resize"): resize_to,
+                ("slots", "resize"): ceiling_of,
                 **{(name, "set_weight"): weight_for for name in CLASSES},
             },
         )

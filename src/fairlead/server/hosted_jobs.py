@@ -13,6 +13,7 @@ from fairlead.jobs.planning import name_of
 from fairlead.jobs.service import Jobs
 from fairlead.jobs.serving import JobServer
 from fairlead.server import apps
+from fairlead.server.hosted_pool import borrowing
 from fairlead.server.hosting import View
 from fairlead.server.recording import job_lines, job_of
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from fairlead.core import Capacity, Gate, Policy, Ticket
     from fairlead.observe.passed import Passed
     from fairlead.observe.watched import Feed
+    from fairlead.server.hosted_pool import HostedPool
     from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
     from fairlead.server.recording import Job
@@ -63,12 +65,14 @@ class HostedJobs:
         *,
         grace: float,
         prepare: Callable[[Jobs], None] = lambda jobs: None,
+        pools: Sequence[HostedPool] = (),
     ) -> None:
         self.state: State = "starting"
         self.detail = ""
         self._settings = settings
-        self._feed = feed
         self._channel = feed.channel(LEADER, class_of)
+        watched = feed.gate(LEADER, class_of)
+        self._make_gate = borrowing(pools, LEADER, watched, self._wake) or watched
         self.jobs = jobs_of(settings)
         prepare(self.jobs)
         self.jobs.make_gate = self._gate
@@ -88,7 +92,12 @@ class HostedJobs:
         before = self._channel.gate
         if before is not None:
             self._channel.forget([*before.waiters(), *before.holders])
-        return self._feed.gate(LEADER, class_of)(policy, capacity)
+        return self._make_gate(policy, capacity)
+
+    def _wake(self) -> None:
+        """Slots of a pool were lent."""
+        if self.jobs.scheduler is not None:
+            self.jobs.scheduler.wake()
 
     async def start(self) -> None:
         """Open the database, and begin."""
@@ -122,6 +131,10 @@ class HostedJobs:
     def hurry(self) -> None:
         """Hand back what runs now."""
         self.server.hurry()
+
+    def left(self) -> str:
+        """Tell of jobs."""
+        return self.server.left()
 
     def retune(self, loaded: Loaded) -> list[str]:
         """Jobs change by their own verbs, such as the planner's; their section counts at a start."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fairlead.errors import ConfigError
 from fairlead.runtime import GatePool
 from fairlead.server.hosting import View, resize_to
 from fairlead.server.recording import line_of
@@ -40,19 +41,34 @@ class HostedPool:
 
     def _class_of(self, ticket: Ticket) -> str:
         member: str = ticket.member  # type: ignore[attr-defined]
-        return f"{member.replace(':', '/', 1)} {self._namers[member](ticket)}"
+        gate = member.replace(":", "/", 1)
+        namer = self._namers.get(member)  # none of a door that borrows: its own gate tells classes
+        return gate if namer is None else f"{gate} {namer(ticket)}"
+
+    def _member(self, gate: str) -> str:
+        return gate.replace("/", ":", 1)  # a slash parts a member from what is inside it
 
     def factory(self, gate: str, class_of: Callable[[Ticket], str]) -> MakeGate | None:
         """What the door of a gate makes it with; None if that gate is no member."""
         weight = self._settings.doors.get(gate)
         if weight is None:
             return None
-        member = gate.replace("/", ":", 1)  # a slash parts a member from what is inside it
+        member = self._member(gate)
         self._namers[member] = class_of
         return self.pool.member(member, weight)
 
+    def lender(
+        self, gate: str, make: MakeGate, wake: Callable[[], None] | None = None
+    ) -> MakeGate | None:
+        """What a door with a thread or a clock of its own makes a gate with; None if that gate is no member."""
+        weight = self._settings.doors.get(gate)
+        if weight is None:
+            return None
+        return self.pool.borrower(self._member(gate), weight, wake=wake, gate=make)
+
     async def start(self) -> None:
-        """There is nothing to begin: the doors do."""
+        """Be on this loop; there is nothing else to begin: the doors do."""
+        self.pool.runtime.enter(self.name)
 
     async def stop(self, grace: float) -> None:
         """There is nothing to end: the doors do."""
@@ -60,6 +76,10 @@ class HostedPool:
 
     def hurry(self) -> None:
         """There is nothing to hurry."""
+
+    def left(self) -> str:
+        """There is nothing to leave."""
+        return "nothing"
 
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow another number of slots and other weights of the same members."""
@@ -69,7 +89,7 @@ class HostedPool:
         if said.slots != self._settings.slots:
             self.pool.resize(said.slots)
         for gate, weight in said.doors.items():
-            self.pool.set_weight(gate.replace("/", ":", 1), weight)
+            self.pool.set_weight(self._member(gate), weight)
         self._settings = said
         return []
 
@@ -97,12 +117,21 @@ class HostedPool:
         return None
 
     def policy(self, gate: str) -> dict[str, Any] | None:
-        """The simulator has one door at a time."""
-        return None
+        """Slots that go to doors by weight; who is next inside a door is told by arrival."""
+        borrowers = [
+            door for door in self._settings.doors if self._member(door) not in self._namers
+        ]
+        if borrowers:
+            raise ConfigError(
+                f"what {' and '.join(borrowers)} may ask for depends on what was lent before, and a replay "
+                "cannot know it; ask about that gate itself"
+            )
+        fair = {"by": "pool", "weights": dict(self._settings.doors)}
+        return {"policy": {"fair": fair}, "capacity": {"slots": self.pool.slots.total}}
 
     async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
-        """A line for each ticket."""
-        return map(line_of, rows)
+        """A line for each ticket, with the gate it came by."""
+        return (line_of(row) | {"pool": row.cls.partition(" ")[0]} for row in rows)
 
     def summary(self) -> dict[str, Any] | None:
         """Its gate tells everything."""
@@ -130,3 +159,14 @@ def shared(
         return otherwise(name)
 
     return make
+
+
+def borrowing(
+    pools: Iterable[HostedPool],
+    gate: str,
+    otherwise: MakeGate,
+    wake: Callable[[], None] | None = None,
+) -> MakeGate | None:
+    """What a door with a thread or a clock of its own makes a gate with; None if that gate is in no pool."""
+    found = (pool.lender(gate, otherwise, wake) for pool in pools)
+    return next((make for make in found if make is not None), None)

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import ConfigError
+from fairlead.server.hosted_pool import borrowing
 from fairlead.server.hosting import View, resize_to
 from fairlead.server.recording import batch_lines
 from fairlead.streams.gating import GateScheduler
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from fairlead.core import Ticket
     from fairlead.observe.passed import Passed
     from fairlead.observe.watched import Feed
+    from fairlead.server.hosted_pool import HostedPool
     from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
     from fairlead.server.settings import StreamsSettings
@@ -39,14 +41,27 @@ class HostedStreams:
 
     name = kind = "streams"
 
-    def __init__(self, app: StreamApp, feed: Feed, settings: StreamsSettings | None = None) -> None:
+    def __init__(
+        self,
+        app: StreamApp,
+        feed: Feed,
+        settings: StreamsSettings | None = None,
+        pools: Sequence[HostedPool] = (),
+    ) -> None:
         self.state: State = "starting"
         self.detail = ""
         self.app = app
         self._settings = settings
         self._feed = feed
         self._lag = LagWatch(app)
-        app.make_gate = feed.gate(WORKERS, class_of)
+        watched = feed.gate(WORKERS, class_of)
+        shared = borrowing(pools, WORKERS, watched)
+        if shared is not None and app.settings.scheduler is not None:
+            own = app.settings.scheduler.__name__
+            raise ConfigError(
+                f"{WORKERS} cannot be in a pool: {own}, the app's own scheduler, has no gate"
+            )
+        app.make_gate = shared or watched
 
     async def start(self) -> None:
         """Begin to consume."""
@@ -65,6 +80,10 @@ class HostedStreams:
         """Wait no longer for what runs: its records are read again by the next owner."""
         if self.app.started is not None:
             self.app.started.hurry()
+
+    def left(self) -> str:
+        """What ran is not committed."""
+        return "what ran is read again by the next owner"
 
     def retune(self, loaded: Loaded) -> list[str]:
         """A stream app is code: it changes at a start."""

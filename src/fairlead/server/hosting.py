@@ -42,6 +42,9 @@ class View:
     channel: Channel
     now: Callable[[], float]
     total: Callable[[], float | None]
+    ceiling: Callable[[], int | None] = lambda: (
+        None
+    )  # an operator's, where slots follow something else
     reserved: Callable[[], list[Reserve]] = list
     weight_of: Callable[[Hashable], float] = lambda tenant: 1.0
     adjust: Callable[[Change], Any] | None = None
@@ -68,6 +71,9 @@ class Hosted(Protocol):
 
     def hurry(self) -> None:
         """Wait for nothing any more."""
+
+    def left(self) -> str:
+        """Say what would be left undone if the process ended now."""
 
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow another configuration; tell what of it needs a new start."""
@@ -102,6 +108,11 @@ def resize_to(args: list[Any]) -> tuple[Any, ...]:
     if len(args) != 1 or type(args[0]) is not int or not 0 <= args[0] <= 1_000_000:
         raise ValueError("resize takes one whole number, 0 to 1000000")
     return tuple(args)
+
+
+def ceiling_of(args: list[Any]) -> tuple[Any, ...]:
+    """Read the arguments of a `resize` that stays: a whole number, or null to end it."""
+    return (None,) if args == [None] else resize_to(args)
 
 
 def weight_for(args: list[Any]) -> tuple[Any, ...]:

@@ -12,16 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from fairlead.documents.advice import Adviser
-from fairlead.documents.reading import (
-    Node,
-    Problem,
-    content_of,
-    digest_of,
-    lines_of,
-    tree_of_mapping,
-    tree_of_yaml,
-    written,
-)
+from fairlead.documents.loading import tree_and_digest_of, tree_of
+from fairlead.documents.reading import Node, Problem, content_of, digest_of, lines_of, written
 from fairlead.documents.values import split_address
 from fairlead.server.settings import Demo, FlowsListening, Settings
 
@@ -68,14 +60,13 @@ def load(path: str) -> Loaded:
 
 def load_content(content: bytes | Problem, source: str) -> Loaded:
     """Read what a file held, or what `content_of` said of it."""
-    if isinstance(content, Problem):
-        return _nothing((content,), source)._replace(digest=digest_of(content))
-    return _Reading(*tree_of_yaml(content), source).loaded()._replace(digest=digest_of(content))
+    return _Reading(*tree_of(content, source)).loaded()._replace(digest=digest_of(content))
 
 
-def load_mapping(given: Mapping[str, Any], source: str = "configuration") -> Loaded:
+def load_mapping(given: Mapping[str, Any]) -> Loaded:
     """Read a configuration made by a program."""
-    return _Reading(*tree_of_mapping(given), source).loaded()
+    tree, _ = tree_and_digest_of(given)
+    return _Reading(*tree).loaded()
 
 
 def _nothing(problems: tuple[Problem, ...], source: str) -> Loaded:
@@ -124,11 +115,7 @@ class _Reading:
         try:
             return model.model_validate(plain)
         except ValidationError as error:
-            for one in error.errors(include_url=False):
-                path = tuple(part for part in one["loc"] if part != "[key]")
-                at, found = tree.find(path)
-                where = path if one["type"] == "missing" else found
-                self._note(at, (*prefix, *where), adviser.advice(one, where))
+            self._problems.extend(adviser.problems(error, tree, prefix))
         return None
 
     def _note(self, at: tuple[int, int], path: tuple[Any, ...], message: str) -> None:
@@ -208,6 +195,8 @@ class _Reading:
         known = [] if gateway is None else ["gateway/default"]
         if flows is not None:
             known += [f"flows/{name}" for name in flows.settings.control_points]
+        known += ["jobs/leader"] * (settings.jobs is not None)
+        known += ["streams/workers"] * (settings.streams is not None)
         taken: dict[str, str] = {}
         for name, pool in settings.pools.items():
             for gate in pool.doors:

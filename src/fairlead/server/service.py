@@ -9,27 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.config import shown
 from fairlead.documents.values import is_loopback
-from fairlead.gateway.protocol import GatewayProtocol
-from fairlead.gateway.settings import Limits
 from fairlead.observe.watched import Feed
-from fairlead.server import demo
+from fairlead.server import demo, demo_traffic
 from fairlead.server.acting import Acting
 from fairlead.server.api import ControlApi
 from fairlead.server.configuring import Configuring
-from fairlead.server.demo_traffic import Traffic
+from fairlead.server.doors import doors_of
 from fairlead.server.history import INTERVAL, History
-from fairlead.server.hosted_pool import HostedPool
 from fairlead.server.job_deeds import JobDeeds
 from fairlead.server.looking import Looking
 from fairlead.server.metrics import Families
 from fairlead.server.snapshots import Decisions, snapshot_of
 from fairlead.serving.access import Access, Role, Token
 from fairlead.serving.http import Problem
+from fairlead.serving.limits import Limits
 from fairlead.serving.listener import Listener, Tls
 
 if TYPE_CHECKING:
@@ -69,11 +66,9 @@ class Server:
         self.draining = False
         self.reloads = 0
         self.refused_reloads = 0
-        self.traffic: Traffic | None = None
+        self.traffic: demo_traffic.Traffic | None = None
         self.upstream = upstream
-        self.broker: Any = None  # of the demonstration's stream
-        self.doors: list[Hosted] = []
-        self._host(loaded)
+        self.doors = doors_of(loaded, self.feed)
         settings = loaded.settings.server
         deeds = [
             *Looking(self).deeds(),
@@ -90,8 +85,7 @@ class Server:
             metrics=self.families.gathered,
         )
         tls = None if settings.tls is None else Tls(settings.tls.certificate, settings.tls.key)
-        limited = partial(GatewayProtocol, limits=lambda: LIMITS)
-        self.listener = Listener(self.api, settings.listen, protocol=limited, tls=tls)
+        self.listener = Listener(self.api, settings.listen, limits=lambda: LIMITS, tls=tls)
         self._decisions = Decisions(self.feed)
         self._tracing: Tracing | None = None
         if settings.otel is not None:
@@ -100,51 +94,9 @@ class Server:
             self._tracing = Tracing(self.feed, settings.otel)
         self._sampling: asyncio.Task[None] | None = None
         self._hurried = asyncio.Event()
+        self._ends: dict[asyncio.Task[None], Hosted] = {}
         # Told of each configuration that is followed now, whoever brought it.
         self.on_retuned: Callable[[Loaded], object] = lambda loaded: None
-
-    def _host(self, loaded: Loaded) -> None:
-        """Make the doors; each is loaded only if it is named."""
-        settings = loaded.settings
-        pools = [HostedPool(name, said, self.feed) for name, said in settings.pools.items()]
-        self.doors.extend(pools)
-        if loaded.gateway is not None:
-            from fairlead.server.hosted_gateway import HostedGateway
-
-            self.doors.append(HostedGateway(loaded.gateway, self.feed, pools))
-        if loaded.flows is not None:
-            from fairlead.server.hosted_flows import HostedFlows
-
-            listening = loaded.flows_listening
-            self.doors.append(HostedFlows(loaded.flows, listening, self.feed, pools))
-        if settings.jobs is not None:
-            from fairlead.server.hosted_jobs import HostedJobs
-
-            self.doors.append(
-                HostedJobs(
-                    settings.jobs,
-                    self.feed,
-                    grace=settings.server.shutdown_grace,
-                    prepare=demo.add_tasks if self._shows_jobs(loaded) else lambda jobs: None,
-                )
-            )
-        if settings.streams is not None:
-            from fairlead.server import apps
-            from fairlead.server.hosted_streams import HostedStreams
-            from fairlead.streams import StreamApp
-
-            app = apps.find(settings.streams.app, StreamApp, "streams.app")
-            self.doors.append(HostedStreams(app, self.feed, settings.streams))
-        elif loaded.demo.traffic:
-            from fairlead.server.demo_stream import stream_app
-            from fairlead.server.hosted_streams import HostedStreams
-
-            app, self.broker = stream_app()
-            self.doors.append(HostedStreams(app, self.feed))
-
-    def _shows_jobs(self, loaded: Loaded) -> bool:
-        jobs = loaded.settings.jobs
-        return loaded.demo.traffic and jobs is not None and jobs.app is None
 
     def door(self, kind: type[Any]) -> Any:
         """Find the door of a kind, if it is hosted."""
@@ -182,7 +134,7 @@ class Server:
                 await door.start()
             self._sampling = asyncio.create_task(self._sample(), name="fairlead snapshots")
             if self.loaded.demo.traffic:
-                self._begin_traffic()
+                self.traffic = demo_traffic.begin(self.doors, self.loaded, self.upstream)
             await self.listener.begin()
         except BaseException:
             await self._abandon(begun)
@@ -201,20 +153,6 @@ class Server:
         if self.upstream is not None:
             await self.upstream.stop()
         self.listener.close()
-
-    def _begin_traffic(self) -> None:
-        self.traffic = traffic = Traffic()
-        for door in self.doors:
-            if door.kind == "gateway" and self.upstream is not None:
-                traffic.at_gateway(door.links()["proxy"])
-            elif door.kind == "flows":
-                flows = getattr(door, "server").flows  # noqa: B009 - a flows door has one
-                if demo.CONTROL_POINT in flows.points:
-                    traffic.at_flows(flows, demo.CONTROL_POINT)
-            elif door.kind == "jobs" and self._shows_jobs(self.loaded):
-                traffic.at_jobs(getattr(door, "jobs"))  # noqa: B009 - a jobs door has some
-            elif door.kind == "streams" and self.broker is not None:
-                traffic.at_stream(self.broker, {"orders": 30.0, "audit": 60.0})
 
     async def __aexit__(self, *_: object) -> None:
         self.draining = True
@@ -235,7 +173,7 @@ class Server:
 
     async def _end_doors(self, grace: float) -> None:
         """End all doors; once hurried, one that still waits for somebody, such as a database, is left behind."""
-        ends = {asyncio.create_task(door.stop(grace)): door for door in self.doors}
+        self._ends = ends = {asyncio.create_task(door.stop(grace)): door for door in self.doors}
         hurried = asyncio.create_task(self._hurried.wait())
         left = set(ends)
         while left and not hurried.done():
@@ -258,6 +196,11 @@ class Server:
         self._hurried.set()
         for door in self.doors:
             door.hurry()
+
+    def left(self) -> str:
+        """Say what doors that have not ended leave undone."""
+        doors = [door for end, door in self._ends.items() if not end.done()]
+        return "; ".join(f"{door.name}: {door.left()}" for door in doors) or "nothing of a door"
 
     async def _end_sampling(self) -> None:
         if self._sampling is not None:

@@ -31,8 +31,12 @@ OF_JOBS = (
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 Slots = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
-# Of these doors alone do gates live on the server's event loop and go by its clock.
-SharedGate = Annotated[str, StringConstraints(pattern=r"^(gateway|flows)/[^/\x00-\x1f]{1,200}$")]
+SharedGate = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^((gateway|flows)/[^/\x00-\x1f]{1,200}|jobs/leader|streams/workers)$"
+    ),
+]
 Weight = Annotated[float, Field(strict=True, gt=0, le=1_000_000, allow_inf_nan=False)]
 
 
@@ -90,7 +94,8 @@ class ServerSettings(Model):
 class Pool(Model):
     """Slots that gates of several doors share: one gate, under an outer fair queue by door.
 
-    `doors` names the gates, such as gateway/default and flows/checkout, and the weight of each.
+    `doors` names the gates, such as gateway/default, flows/checkout, jobs/leader and streams/workers, and the weight of
+    each.
     """
 
     slots: Slots

@@ -49,6 +49,7 @@ def gate_document(view: View) -> dict[str, Any]:
             "total": total,
             "used": used,
             "free": None if total is None else max(0, total - used),
+            "ceiling": view.ceiling(),
         },
         "reserved": [
             {"class": one.cls, "held": one.held, "used": one.used} for one in view.reserved()
@@ -174,12 +175,13 @@ def waiting_document(view: View, limit: int) -> dict[str, Any]:
         items = []
         for ticket in tickets:
             told = gate.explain(ticket, now)
+            tenant = view.channel.tenant_of(ticket)
             ready_in = told.ready_at - now
             items.append(
                 {
                     "key": name_of(ticket.key if ticket.key is not None else ticket.seq),
                     "class": view.channel.class_of(ticket),
-                    "tenant": None if ticket.tenant is None else name_of(ticket.tenant),
+                    "tenant": None if tenant is None else name_of(tenant),
                     "workload": workload_of(ticket.workload),
                     "priority": ticket.priority,
                     "cost": ticket.cost,

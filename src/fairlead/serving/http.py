@@ -74,6 +74,7 @@ class Problem(Exception):
 
     def __init__(self, status: int, code: str, detail: str, **more: Any) -> None:
         super().__init__(detail)
+        self.code, self.detail = code, detail
         headers: Headers = more.pop("headers", ())
         document = {
             "type": "about:blank",

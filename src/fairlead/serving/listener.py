@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
 
 from fairlead.documents.values import split_address
+from fairlead.serving.limits import USUAL
+from fairlead.serving.protocol import LimitedProtocol
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+
+    from fairlead.serving.limits import Limits
 
 BACKLOG = 2048
 IDLE = 60  # seconds that a connection may stay open between requests
@@ -32,7 +37,7 @@ class Listener(uvicorn.Server):
     """Serve an app on one address.
 
     `bind` takes the address, `begin` accepts, `refuse` accepts no more, `end` waits for what runs and cuts what is
-    left, `hurry` makes it wait no longer, `close` gives the address up.  `protocol` is a uvicorn protocol class.
+    left, `hurry` makes it wait no longer, `close` gives the address up.  `limits` are asked for at each connection.
     """
 
     def __init__(
@@ -40,13 +45,14 @@ class Listener(uvicorn.Server):
         app: Any,
         address: str,
         *,
-        protocol: Any = None,
+        limits: Callable[[], Limits] = lambda: USUAL,
+        protocol: Callable[..., LimitedProtocol] = LimitedProtocol,
         tls: Tls | None = None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools" if protocol is None else protocol,
+                http=partial(protocol, limits=limits),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 interface="asgi3",

@@ -1,12 +1,14 @@
 """A service as a process: from start-up to a graceful end.
 
-On the first SIGTERM or SIGINT the service ends in its own time; on the second it is hurried.
+On the first SIGTERM or SIGINT the service ends in its own time; on the second it is hurried, and if it waits for
+somebody all the same, such as a database that does not answer, the process ends as it stands and says what it leaves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -15,6 +17,8 @@ from fairlead.serving.listener import allow_many_connections, loop_factory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+HURRIED = 1.5  # seconds for a service that is hurried to end by itself
 
 
 class Service(Protocol):
@@ -26,6 +30,9 @@ class Service(Protocol):
 
     def hurry(self) -> None:
         """Wait for nothing any more."""
+
+    def left(self) -> str:
+        """Say what would be left undone if the process ended now."""
 
     def describe(self) -> str:
         """Say in one line what is served where."""
@@ -71,24 +78,30 @@ def run(
 ) -> int:
     """Run a service until a signal ends it; return the exit code, which is `hurried` after a second signal.
 
+    If that does not end it the process is ended, with code 1.
+
     `make_service` is called on the loop.  Once started, it says `describe()` on standard error, or to `tell`, line by
     line; an address that cannot be had is told there, or to `complain`, and is code 2.
     """
+    complain = complain or say
     allow_many_connections()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_run(make_service, following, on_started, hurried, tell or say))
+            main = _run(make_service, name, following, on_started, hurried, tell or say, complain)
+            return runner.run(main)
     except OSError as error:
-        (complain or say)(f"{name}: {error.strerror or error}")
+        complain(f"{name}: {error.strerror or error}")
         return 2
 
 
 async def _run(
     make_service: Callable[[], Served],
+    name: str,
     following: Callable[[Served], Following | None],
     on_started: Callable[[Served], object],
     hurried: int,
     tell: Callable[[str], object],
+    complain: Callable[[str], object],
 ) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -100,6 +113,7 @@ async def _run(
         if stop.is_set():
             code = hurried
             service.hurry()
+            end_soon(name, service.left, complain)
         stop.set()
 
     def started(service: Served) -> None:
@@ -113,6 +127,20 @@ async def _run(
         loop.add_signal_handler(number, on_signal)
     await serve(service, stop, following=following(service), on_started=started)
     return code
+
+
+def end_soon(
+    name: str, left: Callable[[], str], complain: Callable[[str], object] | None = None
+) -> None:
+    """End this process as it stands, unless it ends by itself in a moment; its loop must be running."""
+
+    def end() -> None:
+        try:
+            (complain or say)(f"{name}: ended as it stood: {left()}")
+        finally:
+            os._exit(1)
+
+    asyncio.get_running_loop().call_later(HURRIED, end)
 
 
 def say(*lines: str) -> None:

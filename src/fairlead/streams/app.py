@@ -57,6 +57,7 @@ class StreamApp:
         policy: Policy | None = None,
         capacity: Capacity | None = None,
         withheld_limit: Any = "30s",
+        scheduler_patience: Any = "500ms",
         broker: Broker | None = None,
         **unknown: Any,
     ) -> None:
@@ -71,6 +72,7 @@ class StreamApp:
             commit_interval=commit_interval,
             grace=grace,
             withheld_limit=withheld_limit,
+            scheduler_patience=scheduler_patience,
             kafka=kafka,
             broker=broker,
             unknown=unknown,

@@ -3,13 +3,19 @@
 - `schedule_consumption` or `manage` raises: its class, method and error are logged and the group is reset.  If `manage`
   misuses a job, that is the job's group; and none, if the job has finished or was cleared: that would change nothing.
 - Any other method raises: it is logged, and the jobs it was given are pushed in order, as the default would have done.
-- A call takes over `SLOW` seconds: it is warned of.  One that does not return is warned of by `overdue`, which the
-  app's watch calls; meanwhile the others find the scheduler's lock taken, go on without it, and try again.
-- A call hangs for over `HUNG` seconds: new batches of other groups go straight into the queue, in the order in which
-  they come, until it returns.  What the scheduler was given before stays with it.
+- A call takes over `SLOW` seconds: it is warned of.
+- A call *hangs*: it has not returned for `patience` seconds.  User code cannot be stopped, so the scheduler is left
+  alone until it has, and for `REST` times as long after.  Meanwhile nobody waits for its lock, and what it has not let
+  go of the other groups, and all that is new, goes into the queue in the order in which it came (`overrule`).  The
+  call that hangs may still push such jobs; that changes nothing.  So to be wrong about it costs the order the
+  scheduler wanted for a while, and never a job.
 
-After a job has finished, `manage` is called for it by the *steward*, a thread of its own: workers and the loop of
-the coroutines are never at the mercy of a scheduler.  The built-in one is quick, and called directly.
+Whether a call hangs is found by `look`, which the app's watch calls at even beats, and which counts beats, not
+seconds: a pause of the whole process is one beat, and on a starved machine beats are late as everything is.  The
+others are held up for 1.1 · `patience` at most, and then not for `REST` · `patience`: for less than 4 % of the time.
+
+After a job has finished, and on ticks, `manage` is called by the *steward*, a thread of its own: listeners, workers
+and the loop of the coroutines are never at its mercy.  The built-in scheduler is quick, called directly, and trusted.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ import logging
 import threading
 import time
 from bisect import bisect_left
+from math import ceil
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -36,7 +43,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("fairlead.streams")
 
 SLOW = 0.1  # seconds
-HUNG = 5.0  # seconds
+BEATS = 10  # of the watch, in the patience
+SLOWEST_BEAT = 1.0  # seconds
+REST = 30  # times the patience
 QUIET = 10.0  # seconds between two warnings of one kind
 BOUNDS = (0.00001, 0.0001, 0.001, 0.01, 0.1, 1.0)  # seconds, of the histograms
 
@@ -59,7 +68,9 @@ class Timing:
 class SchedulerCalls:
     """The calls of one scheduler, contained."""
 
-    def __init__(self, scheduler: StreamScheduler, queue: JobsQueue, reset: Reset) -> None:
+    def __init__(
+        self, scheduler: StreamScheduler, queue: JobsQueue, reset: Reset, patience: float = 0.5
+    ) -> None:
         self.scheduler = scheduler
         self.name = type(scheduler).__name__
         self.timings: dict[str, Timing] = {}
@@ -68,38 +79,43 @@ class SchedulerCalls:
         self.slowest = 0.0
         self.slow = 0
         self.raised = 0
+        self.hangs = 0
+        self.patience = patience
+        self.beat = min(SLOWEST_BEAT, patience / BEATS)  # seconds between two looks
         self._queue = queue
         self._reset = reset
-        self._bypassed = False  # it hangs: batches go round it
-        self._current: dict[int, tuple[str, float]] = {}
+        self._current: dict[int, tuple[str, float]] = {}  # by thread
+        self._beats: dict[tuple[str, float], int] = {}  # how many each of them has lasted
+        self._enough = ceil(patience / self.beat)
+        self._rest = 0  # beats until it is asked again
+        self._unheard: dict[str, bool] = {}  # groups to clear when it is
         self._warned: dict[str, float] = {}
 
-    def consumption(self, group_id: str, jobs: Sequence[Job]) -> bool:
-        """Give new batches to the scheduler; False if it could not be asked now."""
-        if self._bypassed and self._go_round(jobs):
-            return True
+    @property
+    def away(self) -> bool:
+        """Say whether the scheduler is left alone, and to be gone round."""
+        return self.scheduler.left_alone
+
+    def consumption(self, group_id: str, jobs: Sequence[Job]) -> None:
+        """Give new batches to the scheduler."""
         try:
             self._call("schedule_consumption", jobs)
-        except SchedulerStuck as stuck:
-            self._warn("stuck", str(stuck))
-            return self._go_round(jobs)
+        except SchedulerStuck:
+            self._queue.overrule(group_id)
         except BaseException as error:
             self._blame("schedule_consumption", error)
             self._queue.clear(group_id)  # at once, lest another call of it pushes one of them
             self._reset(group_id, f"{self.name}.schedule_consumption raised {error!r}")
-        return True
 
-    def lifecycle(self, kind: Kind, jobs: Sequence[Job]) -> None:
+    def lifecycle(self, group_id: str, kind: Kind, jobs: Sequence[Job]) -> None:
         """Give jobs of another kind to the scheduler; if it fails, push them as it should have done."""
         try:
             self._call(f"schedule_{kind}", jobs)
-        except SchedulerStuck as stuck:
-            self._warn("stuck", str(stuck))
+        except SchedulerStuck:
+            self._queue.overrule(group_id)
         except BaseException as error:
             self._blame(f"schedule_{kind}", error)
-        else:
-            return
-        self._push(jobs)
+            self._push(jobs)
 
     def _push(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -108,45 +124,44 @@ class SchedulerCalls:
             except StreamMisuse:
                 pass  # it was pushed before the scheduler failed, or cleared
 
-    def _go_round(self, jobs: Sequence[Job]) -> bool:
-        """Push batches without the scheduler, if a call of it hangs."""
-        limit = time.perf_counter() - HUNG
-        hung = [method for method, since in list(self._current.values()) if since < limit]
-        self._bypassed = bool(hung)
-        if hung:
-            self._warn(
-                "hung",
-                f"{self.name}.{hung[0]} hangs: until it returns, new batches are run in the order in which they come",
-            )
-            self._push(jobs)
-        return self._bypassed
-
-    def manage(self, group_id: str) -> bool:
-        """Have the scheduler look again; False if it could not be asked now."""
+    def manage(self, group_id: str) -> None:
+        """Have the scheduler look again."""
         try:
             self._call("manage")
-        except SchedulerStuck as stuck:
-            self._warn("stuck", str(stuck))
-            return False
+        except SchedulerStuck:
+            return
         except BaseException as error:
             self._blame("manage", error)
             job = error.job if isinstance(error, StreamMisuse) else None
-            if job is None or not (job.cleared or job.finished):
+            if job is None or not (job.cleared or job.ended):
                 group_id = group_id if job is None else job.group_id
                 self._queue.clear(group_id)
                 self._reset(group_id, f"{self.name}.manage raised {error!r}")
-        return True
 
     def clear(self, group_id: str) -> None:
-        """Have the scheduler forget a group."""
-        try:
-            self._call("clear", group_id)
-        except SchedulerStuck as stuck:
-            self._warn("stuck", str(stuck))
-        except BaseException as error:
-            self._blame("clear", error)
+        """Have the scheduler forget a group, as soon as it can be asked."""
+        self._unheard[group_id] = True
+        self._tell_unheard()
+
+    def _tell_unheard(self) -> None:
+        for group_id in list(self._unheard):
+            if self.away or not self._unheard.pop(group_id, False):
+                continue  # another thread tells it
+            try:
+                self._measured("clear", group_id)
+            except SchedulerStuck:
+                self._unheard[group_id] = True
+            except BaseException as error:
+                self._blame("clear", error)
 
     def _call(self, method: str, *args: object) -> None:
+        if self._unheard:
+            self._tell_unheard()
+        if self.away:
+            raise SchedulerStuck(f"{self.name} is left alone")
+        self._measured(method, *args)
+
+    def _measured(self, method: str, *args: object) -> None:
         me = threading.get_ident()
         since = time.perf_counter()
         self._current[me] = (method, since)
@@ -187,51 +202,95 @@ class SchedulerCalls:
         age, method = max(late, default=(0.0, ""))
         return (method, age) if age > SLOW else None
 
+    def look(self) -> None:
+        """Note which calls have not returned, and how many looks ago they began; at even beats, by one thread."""
+        if self.scheduler.buffered:
+            return
+        before = self._beats
+        self._beats = {call: before.get(call, 0) + 1 for call in list(self._current.values())}
+        hung = [call for call, beats in self._beats.items() if beats > self._enough]
+        if hung:
+            if not self.away:
+                self.hangs += 1
+                self._say_hung(min(hung, key=lambda call: call[1])[0])
+            self._rest = REST * self._enough
+            self.scheduler.left_alone = True
+        elif self.away:
+            self._rest -= 1
+            if not self._rest:
+                log.warning("%s is asked again", self.name)
+                self.scheduler.left_alone = False
+
+    def _say_hung(self, method: str) -> None:
+        log.error(
+            "%s.%s hangs: it has not returned for %.3g s; until it does, and for %.3g s after, jobs go round the "
+            "scheduler, in the order in which they come; it must not wait for anything",
+            self.name,
+            method,
+            self.patience,
+            REST * self.patience,
+        )
+
     def overdue(self) -> None:
         """Warn of calls that have not returned."""
         now = time.perf_counter()
+        meanwhile = "jobs go round it" if self.away else "nothing new is scheduled"
         for method, since in list(self._current.values()):
             if now - since > 10 * SLOW:
                 self._warn(
                     f"hang {method}",
-                    f"{self.name}.{method} has not returned for {now - since:.1f} s; "
-                    "until it does, nothing new is scheduled",
+                    f"{self.name}.{method} has not returned for {now - since:.1f} s; until it does, {meanwhile}",
                 )
 
 
 class Steward:
-    """Calls `manage` for each job that has finished."""
+    """Calls `manage` for each job that has finished, and on ticks."""
 
     def __init__(self, calls: SchedulerCalls) -> None:
         self._calls = calls
-        self._finished: SimpleQueue[Job | None] = SimpleQueue()
-        self._stopping = False
+        self._asked: SimpleQueue[Job | str | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="fairlead-steward", daemon=True)
         self._thread.start()
 
     def after(self, job: Job) -> None:
-        """A job has finished."""
-        self._finished.put(job)
+        """A job has ended."""
+        if self._calls.away:
+            job.finished = True
+        self._ask(job)
+
+    def tick(self, group_id: str) -> None:
+        """Time has passed, for a group."""
+        self._ask(group_id)
+
+    def _ask(self, what: Job | str) -> None:
+        if not self._calls.away:  # else it may be long, and would only pile up
+            self._asked.put(what)
 
     def _serve(self) -> None:
         calls = self._calls
-        while (job := self._finished.get()) is not None:
+        while (what := self._asked.get()) is not None:
             try:
-                after(calls, job)
-                while not calls.manage(job.group_id) and not self._stopping:
-                    pass
+                if isinstance(what, Job):
+                    after(calls, what)
+                    calls.manage(what.group_id)
+                else:
+                    calls.manage(what)
             except Exception:
-                log.exception("the scheduler could not be told of %r", job)
+                log.exception("the scheduler could not be asked because of %r", what)
 
     def stop(self, timeout: float) -> None:
         """End, after what has finished by now."""
-        self._stopping = True
-        self._finished.put(None)
+        self._asked.put(None)
         self._thread.join(timeout)
 
 
 def after(calls: SchedulerCalls, job: Job) -> None:
-    """What precedes `manage`: the partition's next batch waits before the room of the last one is given back."""
+    """What precedes `manage`: the partition's next batch waits before the room of the last one is given back.
+
+    The job is `finished` from here on, and not before: what `manage` finds new is the job that it is called for, so
+    if it raises, that is about this job's group.
+    """
+    job.finished = True
     scheduler = calls.scheduler
     try:
         if scheduler.buffered:

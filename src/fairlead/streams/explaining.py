@@ -63,7 +63,7 @@ def _stands(runtime: Runtime, job: Job, now: float) -> str:
         return f"was cleared: group {job.group_id!r} started anew, and its records are read again."
     if job.handed_back:
         return "was handed back, for the app stops: the next owner reads its records again."
-    if job.finished:
+    if job.ended:
         if job.locked and job in queue.given(job.group_id):
             return (
                 f"has finished, and {name} has not unlocked it: group {job.group_id!r} is not polled before "
@@ -96,8 +96,9 @@ def _withheld(runtime: Runtime, job: Job, now: float) -> str:
     hanging = runtime.calls.hanging()
     if hanging is not None:
         method, seconds = hanging
+        others = "other groups go round it" if runtime.calls.away else "nothing is scheduled"
         said.append(
-            f"{name}.{method} has not returned for {seconds:.1f} s, and nothing is scheduled before it does: "
+            f"{name}.{method} has not returned for {seconds:.1f} s, and {others} until it does: "
             "a scheduler must not wait for anything."
         )
     elif isinstance(scheduler, GateScheduler):

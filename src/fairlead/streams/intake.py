@@ -57,7 +57,6 @@ class Intake:
         self._burials = Burials(runtime.outbox)
         self._touched: deque[Holding] = deque()  # may have something to run
         self._retry_at: dict[Holding, float] = {}
-        self._pending: list[Job] = []  # in the books, and the scheduler could not be asked yet
         self._ticking: dict[Holding, Job] = {}
 
     @property
@@ -65,14 +64,9 @@ class Intake:
         """The scheduler."""
         return self._runtime.calls
 
-    @property
-    def stuck(self) -> bool:
-        """Say whether jobs wait for the scheduler to be asked."""
-        return bool(self._pending)
-
     def due_at(self) -> float:
         """Tell when there is something to give, as far as is known now."""
-        waits = self._pending or (self._touched and self._runtime.settled())
+        waits = self._touched and self._runtime.settled()
         if waits and not self._queue.blocked(self._group_id):
             return -inf
         return min(list(self._retry_at.values()), default=inf)
@@ -83,9 +77,8 @@ class Intake:
             return
         with self.lock:
             jobs = self._take(holding, time.monotonic())
-        if jobs and not self._offer(jobs):
-            with self.lock:
-                self._pending.extend(jobs)
+        if jobs:
+            self._offer(jobs)
         self._wake()
 
     def ended(self, job: Job, error: BaseException | None) -> None:
@@ -165,12 +158,8 @@ class Intake:
                 for holding in [one for one, at in self._retry_at.items() if at <= now]:
                     del self._retry_at[holding]
                     self._touched.append(holding)
-        if self._pending:
-            with self.lock:
-                pending, self._pending = self._pending, []
-            if not self.calls.consumption(self._group_id, pending):
-                self._pending.extend(pending)
-                return
+        if self.calls.away:
+            self._queue.overrule(self._group_id)
         if not self._touched or not self._runtime.settled():
             return
         waits = not self.calls.scheduler.buffered and self._queue.blocked(self._group_id)
@@ -190,8 +179,8 @@ class Intake:
                     if holding.topic.shape.eofs:
                         eofed.append(Job(Kind.EOFED, holding))
         self._touched.extend(later)
-        if jobs and not self._offer(jobs):
-            self._pending.extend(jobs)
+        if jobs:
+            self._offer(jobs)
         if eofed:
             self.hand_over(Kind.EOFED, eofed)
 
@@ -229,24 +218,24 @@ class Intake:
             job.tenant, job.cost, job.deadline = job.topic, len(job.messages), inf
             log.error("%s could not describe a batch: %r", job.topic, error, exc_info=error)
 
-    def _offer(self, jobs: list[Job]) -> bool:
+    def _offer(self, jobs: list[Job]) -> None:
         self._queue.give(jobs)
-        return self.calls.consumption(self._group_id, jobs)
+        self.calls.consumption(self._group_id, jobs)
 
     def hand_over(self, kind: Kind, jobs: list[Job]) -> None:
         """Give the scheduler jobs that are not consumption."""
         if jobs:
             self._queue.give(jobs)
-            self.calls.lifecycle(kind, jobs)
+            self.calls.lifecycle(self._group_id, kind, jobs)
 
     def tick(self) -> None:
         """Have the scheduler look again, and the consumers that tick, tick."""
-        self.calls.manage(self._group_id)
+        self._runtime.manage(self._group_id)
         jobs = []
         with self.lock:
             for holding in self._holdings.values():
                 last = self._ticking.get(holding)
-                if holding.topic.shape.ticks and (last is None or last.finished or last.cleared):
+                if holding.topic.shape.ticks and (last is None or last.ended or last.cleared):
                     self._ticking[holding] = job = Job(Kind.PERIODIC, holding)
                     jobs.append(job)
         self.hand_over(Kind.PERIODIC, jobs)
@@ -304,8 +293,3 @@ class Intake:
         if holding.partition.position not in (None, holding.committed):
             self.dirty[holding] = None
         return at
-
-    def clear(self) -> None:
-        """The group starts anew."""
-        with self.lock:
-            self._pending.clear()

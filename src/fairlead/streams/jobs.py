@@ -5,7 +5,8 @@ Its life, which the queue alone writes down:
     given ──lock──▶ locked ──unlock──▶ given ──push──▶ queued ──▶ running ──▶ finished
       └──────────────────push─────────────────────────────▲
 
-A locked job may be pushed and unlocked after; `cleared` ends any job that has not started, for good.
+A locked job may be pushed and unlocked after; `cleared` ends any job that has not started, for good.  While the
+scheduler hangs, its jobs are pushed in its stead (`overruled`).
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Job:
         "cleared",
         "cost",
         "deadline",
+        "ended",
         "finished",
         "generation",
         "given_at",
@@ -58,6 +60,7 @@ class Job:
         "kind",
         "locked",
         "messages",
+        "overruled",
         "partition",
         "priority",
         "queued_at",
@@ -92,8 +95,14 @@ class Job:
         self.queued_at: float | None = None
         self.started_at: float | None = None
         self.locked = False
-        self.finished = False
+        self.ended = False  # its worker is through with it
+        self.finished = (
+            False  # the same, as the scheduler is told: job by job, each right before `manage`
+        )
         self.cleared = False
+        self.overruled = (
+            False  # queued in the scheduler's stead: what it does to it changes nothing
+        )
         self.skipped = False  # its partition was gone: no user code was run
         self.handed_back = (
             False  # the app was stopping: its records are read again by the next owner
@@ -108,7 +117,7 @@ class Job:
         """Say in one word where the job stands."""
         if self.cleared:
             return "cleared"
-        if self.finished:
+        if self.ended:
             return "finished"
         if self.started_at is not None:
             return "running"

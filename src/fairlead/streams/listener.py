@@ -198,8 +198,6 @@ class Listener(threading.Thread):
     def _may_poll(self, now: float) -> bool:
         if self._draining:
             return True
-        if self.intake.stuck and now - self.polled_at < 1.0:
-            return False
         if not self._runtime.calls.scheduler.buffered:
             return not self._queue.blocked(self.group_id) and self._flow.may_read(
                 now, self.polled_at
@@ -329,11 +327,11 @@ class Listener(threading.Thread):
 
     def _tell(self, kind: Kind, going: Iterable[Holding]) -> None:
         jobs = [Job(kind, one) for one in going if one.had_records]
-        self._farewells = [job for job in self._farewells if not job.finished] + jobs
+        self._farewells = [job for job in self._farewells if not job.ended] + jobs
         self.intake.hand_over(kind, jobs)
 
     def _told(self) -> bool:
-        return all(job.finished or job.cleared for job in self._farewells)
+        return all(job.ended or job.cleared for job in self._farewells)
 
     # Recovery and shutdown
 
@@ -341,7 +339,6 @@ class Listener(threading.Thread):
         why, broken = self._recovery.begin(now)
         self.counts.resets += 1
         log.error("group %s starts anew: %s", self.group_id, why)
-        self.intake.clear()
         self._queue.clear(self.group_id)
         self._runtime.calls.clear(self.group_id)
         if self._client is not None:

@@ -173,6 +173,16 @@ def _scheduler(runtime: Runtime, figures: Statistics) -> Iterator[Metric]:
         "For how long a call of the scheduler has not returned.",
         [([], 0.0 if hanging is None else hanging[1])],
     )
+    yield _gauge(
+        "scheduler_away",
+        "Whether a call of the scheduler hangs, or did until a moment ago, so that jobs go round it.",
+        [([], figures.scheduler_away)],
+    )
+    yield _counter(
+        "scheduler_hangs",
+        "Times that a call of the scheduler hung.",
+        [([], figures.scheduler_hangs)],
+    )
     yield _counter(
         "scheduler_raised", "Calls of the scheduler that raised.", [([], figures.scheduler_raised)]
     )

@@ -3,7 +3,7 @@
 From the moment a job is given to the scheduler it is in the books of its group, and if it is a blocking one, the
 group is *blocked* until it has finished and is not locked any more.  Neither forgetting a job nor unlocking it
 without pushing it opens the group: it was read, so the next records must wait.  Only `clear`, when a group is
-reset, takes jobs out.
+reset, takes jobs out.  While the scheduler hangs, `overrule` does its part.
 
 `concurrency` jobs run at once.  A push starts its job on the spot if a worker is free, so a job is busy from then
 on; starting is `start(job)`, which only hands it over.  Jobs of one partition do not run beside each other, except
@@ -68,16 +68,20 @@ class JobsQueue:
     def push(self, job: Job) -> None:
         """Put a job into the queue; a free worker starts it at once."""
         with self._lock:
-            self._check(job, "pushed")
+            if not self._heeded(job, "pushed"):
+                return
             if job.queued_at is not None:
                 raise self._misuse(job, f"was pushed twice: it is {job.state}")
-            job.queued_at = self.clock()
-            job.withheld_since = None
-            self._waiting -= 1
-            self._ready.append(job)
+            self._enqueue(job)
             started = self._fill()
         for other in started:
             self._start(other)
+
+    def _enqueue(self, job: Job) -> None:
+        job.queued_at = self.clock()
+        job.withheld_since = None
+        self._waiting -= 1
+        self._ready.append(job)
 
     def __lshift__(self, job: Job) -> JobsQueue:
         self.push(job)
@@ -86,7 +90,8 @@ class JobsQueue:
     def lock(self, job: Job) -> None:
         """Withhold a job: its group is not polled until it is unlocked and has finished."""
         with self._lock:
-            self._check(job, "locked")
+            if not self._heeded(job, "locked"):
+                return
             if job.locked:
                 raise self._misuse(job, "was locked twice")
             if job.queued_at is not None:
@@ -96,18 +101,20 @@ class JobsQueue:
     def unlock(self, job: Job) -> None:
         """End what `lock` began; the job still blocks its group until it has finished."""
         with self._lock:
-            self._check(job, "unlocked")
+            if not self._heeded(job, "unlocked"):
+                return
             if not job.locked:
                 raise self._misuse(job, "was unlocked without being locked")
             job.locked = False
-            freed = job.finished and self._strike(job)
+            freed = job.ended and self._strike(job)
         if freed:
             self._freed(job.group_id)
 
     def release(self, job: Job) -> None:
         """Unlock and push in one step."""
         with self._lock:
-            self._check(job, "released")
+            if not self._heeded(job, "released"):
+                return
             if not job.locked:
                 raise self._misuse(job, "was released without being locked")
             if job.queued_at is not None:
@@ -125,19 +132,23 @@ class JobsQueue:
                 "waiting": self._waiting,
             }
 
-    def _check(self, job: Any, deed: str) -> None:
+    def _heeded(self, job: Any, deed: str) -> bool:
+        """Refuse what is no open job; say whether the scheduler may still decide about it."""
         if not isinstance(job, Job):
             raise StreamMisuse(
                 f"{self.scheduler} {deed} {shown(job)}, which is no job; it may use only the jobs it was given"
             )
+        if job.overruled:
+            return False
         if job.cleared:
             raise self._misuse(
                 job,
                 f"was {deed} after clear({job.group_id!r}): forget its jobs when clear is called",
             )
         if job not in self._books.get(job.group_id, ()):
-            said = "after it had finished" if job.finished else "though it was never given"
+            said = "after it had finished" if job.ended else "though it was never given"
             raise self._misuse(job, f"was {deed} {said}")
+        return True
 
     def _misuse(self, job: Job, what: str) -> StreamMisuse:
         age = job.age(self.clock())
@@ -163,11 +174,31 @@ class JobsQueue:
                 if job.blocking:
                     self._blocking[job.group_id] = self._blocking.get(job.group_id, 0) + 1
 
+    def overrule(self, group_id: str) -> None:
+        """Push what the scheduler has not let go of a group, in the order in which it was given.
+
+        Whatever it does to these jobs from then on changes nothing: it may still be at it.
+        """
+        freed = False
+        with self._lock:
+            for job in list(self._books.get(group_id, ())):
+                if job.queued_at is None or job.locked:
+                    job.overruled, job.locked = True, False
+                    if job.queued_at is None:
+                        self._enqueue(job)
+                    elif job.ended:
+                        freed |= self._strike(job)
+            started = self._fill()
+        for job in started:
+            self._start(job)
+        if freed:
+            self._freed(group_id)
+
     def done(self, job: Job) -> None:
         """A job has run, or was skipped: its worker takes the next one."""
         with self._lock:
             del self._running[job]
-            job.finished = True
+            job.ended = True
             freed = not job.locked and self._strike(job)
             aside = job.holding.leave(job.kind)
             if aside:
@@ -208,7 +239,7 @@ class JobsQueue:
         return started
 
     def _hand_back(self, job: Job) -> None:
-        job.handed_back = job.finished = True
+        job.handed_back = job.ended = job.finished = True
         self.handed_back += 1
         self._strike(job)
 

@@ -70,7 +70,9 @@ class Runtime:
             freed=self._freed,
             assignments=self.assignments,
         )
-        self.calls = SchedulerCalls(self._make_scheduler(), self.queue, self.reset)
+        self.calls = SchedulerCalls(
+            self._make_scheduler(), self.queue, self.reset, settings.scheduler_patience
+        )
         self.queue.scheduler = self.calls.name
         groups: dict[str, list[Topic]] = {}
         for topic in topics:
@@ -158,6 +160,13 @@ class Runtime:
         else:
             after(self.calls, job)
 
+    def manage(self, group_id: str) -> None:
+        """Have the scheduler look again, without waiting for it."""
+        if self._steward is not None:
+            self._steward.tick(group_id)
+        else:
+            self.calls.manage(group_id)
+
     def _freed(self, group_id: str) -> None:
         self.listeners[group_id].wake()
 
@@ -169,9 +178,15 @@ class Runtime:
 
     def _watch_over(self) -> None:
         reported: dict[Job, float] = {}
-        while not self._ended.wait(WATCH):
-            self.calls.overdue()
+        report_at = self.begun_at + WATCH
+        beat = WATCH if self.calls.scheduler.buffered else self.calls.beat
+        while not self._ended.wait(beat):
+            self.calls.look()
             now = time.monotonic()
+            if now < report_at:
+                continue
+            report_at = now + WATCH
+            self.calls.overdue()
             held = {job: now - since for job, since in self.withheld()}
             reported = {job: age for job, age in reported.items() if job in held}
             for job, age in held.items():
@@ -192,7 +207,7 @@ class Runtime:
     def withheld(self) -> Iterator[tuple[Job, float]]:
         """Tell the jobs the scheduler has not let go, or has not unlocked though they have finished, and since when."""
         for job in self.queue.given():
-            since = job.given_at if job.finished else job.withheld_since
+            since = job.given_at if job.ended else job.withheld_since
             if since is not None:
                 yield job, since
 

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from fairlead.streams.jobs import Job
     from fairlead.streams.queue import JobsQueue
 
-PATIENCE = 1.0  # seconds to wait for the scheduler's lock before going on without the call
+SLICE = 0.02  # seconds between two looks whether it is worth to wait for the lock
 
 
 class SchedulerStuck(SchedulerFailed):
-    """The scheduler's lock could not be had: some call of it has not returned.  To be tried again."""
+    """The scheduler's lock could not be had: a call of it hangs.  It is to be gone round."""
 
 
 class StreamScheduler:
@@ -51,6 +51,7 @@ class StreamScheduler:
     concurrency: int  # how many jobs run at once
     buffered = False  # True: batches of later polls may come while earlier ones of the group wait
     inline = False  # True: `manage` is quick, and may be called by whoever has finished a job
+    left_alone = False  # True: a call of it hangs, or did until a moment ago; it is asked nothing
 
     _lock: threading.RLock
 
@@ -107,10 +108,9 @@ class StreamScheduler:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        if not self._lock.acquire(timeout=PATIENCE):
-            raise SchedulerStuck(
-                f"{type(self).__name__} has kept its lock for over {PATIENCE:g} s: a call of it has not returned"
-            )
+        while not self._lock.acquire(timeout=SLICE):
+            if self.left_alone:
+                raise SchedulerStuck(f"a call of {type(self).__name__} has not returned")
         try:
             yield
         finally:

@@ -63,6 +63,7 @@ class AppSettings:
     commit_interval: float
     grace: float
     withheld_limit: float
+    scheduler_patience: float
     kafka: Mapping[str, Any]
 
     @property
@@ -87,6 +88,7 @@ def read_app(
     commit_interval: Any,
     grace: Any,
     withheld_limit: Any,
+    scheduler_patience: Any,
     kafka: Any,
     broker: Any,
     unknown: Mapping[str, Any],
@@ -130,6 +132,7 @@ def read_app(
         seconds(commit_interval, "commit_interval"),
         seconds(grace, "grace", zero=True),
         seconds(withheld_limit, "withheld_limit"),
+        seconds(scheduler_patience, "scheduler_patience"),
         _kafka(kafka),
     )
 
@@ -172,6 +175,7 @@ APP_OPTIONS = (
     "commit_interval",
     "grace",
     "withheld_limit",
+    "scheduler_patience",
     "kafka",
     "broker",
 )

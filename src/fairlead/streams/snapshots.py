@@ -84,6 +84,8 @@ def _fill(document: dict[str, Any], runtime: Runtime, figures: Statistics) -> No
         "slowest": round(figures.scheduler_slowest, 6),
         "slow": figures.scheduler_slow,
         "raised": figures.scheduler_raised,
+        "hangs": figures.scheduler_hangs,
+        "away": figures.scheduler_away,
     }
     for name, group in figures.groups.items():
         document["groups"][name] = _group(runtime, name, group)

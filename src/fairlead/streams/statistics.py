@@ -103,6 +103,8 @@ class Statistics:
     scheduler_slowest: float
     scheduler_slow: int
     scheduler_raised: int
+    scheduler_hangs: int
+    scheduler_away: bool  # one of its calls hangs, or did until a moment ago: jobs go round it
     withheld: tuple[Withheld, ...]
     groups: dict[str, GroupFigures]
 
@@ -124,6 +126,8 @@ def statistics_of(runtime: Runtime) -> Statistics:
         scheduler_slowest=calls.slowest,
         scheduler_slow=calls.slow,
         scheduler_raised=calls.raised,
+        scheduler_hangs=calls.hangs,
+        scheduler_away=calls.away,
         withheld=tuple(
             Withheld(job.topic, job.partition, job.group_id, job.kind, job.state, now - since)
             for job, since in runtime.withheld()

@@ -14,6 +14,7 @@ import re
 import socket
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
@@ -31,6 +32,7 @@ PATHS = ("/explain", "/livez", "/metrics", "/readyz", "/status")
 OPEN = ("/livez", "/readyz")  # without a token
 MOST_REQUESTS = 32  # that are answered at once; more are hung up on
 PATIENCE = 5.0  # seconds for a client to send, or to take, the next bytes
+HEAD = 10.0  # seconds for all of its headers
 STILL = 60.0  # seconds, at least, after which a listener that does not move is given up
 
 _HOST = re.compile(r"[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]")
@@ -213,7 +215,22 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "fairlead"
     sys_version = ""
 
+    def handle(self) -> None:
+        # Each byte may come in time, and the last one never.
+        self._late = threading.Timer(HEAD, self._hang_up)
+        self._late.daemon = True
+        self._late.start()
+        try:
+            super().handle()
+        finally:
+            self._late.cancel()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):  # it is gone already
+            self.connection.shutdown(socket.SHUT_RDWR)
+
     def do_GET(self) -> None:
+        self._late.cancel()
         owner = self.server.owner
         try:
             answer = owner.answer(self.path, self.headers.get("Authorization"))

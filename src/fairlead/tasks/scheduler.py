@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import warnings
-from asyncio import Future, _get_running_loop, current_task
+from asyncio import Future, current_task
 from contextvars import copy_context
 from functools import partial
 from math import inf
+from threading import get_ident
 from types import BuiltinFunctionType, CoroutineType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -25,6 +26,7 @@ from fairlead.core.ticket import UNSET
 from fairlead.errors import ConfigError, Misuse, PolicyError, SelfDeadlockWarning, WaitedTooLong
 from fairlead.policies import FIFO
 from fairlead.runtime import LoopGate
+from fairlead.runtime.loop import task_of
 from fairlead.tasks.door import DEFAULT_SLOTS, Door, aging_or, slots_or
 from fairlead.tasks.priority import TIER_OF, read_priority
 from fairlead.tasks.submitting import Submitting, TaskTicket
@@ -187,21 +189,14 @@ class Scheduler(Door, Submitting):
         kwargs: dict[str, Any],
     ) -> Work:
         gate = self._gate
-        if gate.loop is None or _get_running_loop() is not gate.loop:
+        task = task_of(gate.loop) if get_ident() == gate.thread else None
+        if task is None:
             self._prepare_loop(work)
         ticket = Work(loop=gate.loop)
-        ticket.state = NEW
-        ticket.priority = priority
-        ticket.work = work
-        ticket.door = self
-        ticket.place = ticket.owner = None
-        ticket.scopes = ()
-        ticket.promoted = ticket.can_preempt = ticket.evictable = False
         ticket.asked = ticket.handed = False
-        ticket.wait_until = ticket.hold_until = ticket.started_at = inf
-        ticket.arrived_at = UNSET
         ticket.context = copy_context() or None
-        self._offer(ticket, fields, args or kwargs, True)
+        self._offer(ticket, priority, work, fields, args or kwargs, task)
+        ticket.owner = None  # until its worker has begun it
         if args or kwargs:
             ticket.work = partial(work, *args, **kwargs)
         if ticket.state is RUNNING:
@@ -209,22 +204,38 @@ class Scheduler(Door, Submitting):
         return ticket
 
     def _offer(
-        self, ticket: TaskTicket | Work, fields: Mapping[str, Any], called: Any, here: bool = False
+        self,
+        ticket: TaskTicket | Work,
+        priority: int,
+        work: Any,
+        fields: Mapping[str, Any],
+        called: Any,
+        task: asyncio.Task[Any] | None,
     ) -> None:
-        """Offer a ticket, or raise: then nothing has changed and a coroutine object is closed.
+        """Fill in a new ticket and offer it, or raise: then nothing has changed and a coroutine object is closed.
 
-        `here`: the gate's loop is known to be the running one.  To ask takes a system call, before Python 3.12.
+        `task` is the caller's, if it was found on the gate's own loop and thread: that is cheaper than to ask for the
+        running loop, which takes a system call before Python 3.12.
         """
-        gate, core, priority = self._gate, self._core, ticket.priority
+        gate, core = self._gate, self._core
+        ticket.state = NEW
+        ticket.priority = priority
+        ticket.work = work
+        ticket.door = self
+        ticket.place = ticket.owner = None
+        ticket.scopes = ()
+        ticket.promoted = ticket.can_preempt = ticket.evictable = False
+        ticket.wait_until = ticket.hold_until = ticket.started_at = inf
+        ticket.arrived_at = UNSET
         if (
-            type(priority) is not int
+            task is None
+            or type(priority) is not int
             or not 0 <= priority <= 100
-            or type(ticket.work) not in PLAIN
+            or type(work) not in PLAIN
             or fields
             or self.shutting_down
-            or not (here or (gate.loop is not None and _get_running_loop() is gate.loop))
         ):
-            self._prepare(ticket, fields, called)
+            task = self._prepare(ticket, fields, called)
         try:
             changed = core.offer(ticket, gate.clock())
         except BaseException:
@@ -233,14 +244,19 @@ class Scheduler(Door, Submitting):
             raise
         if changed or core.due < gate.timer_at:
             gate.after(changed)
-        if ticket.state is RUNNING or ticket.state is WAITING:
+        if ticket.state is RUNNING:
+            ticket.owner = task
+            self._count.submitted += 1
+        elif ticket.state is WAITING:
             self._count.submitted += 1
         else:
-            discard(ticket.work)
+            discard(work)
             self._count.refused += 1
             raise self._refusal(ticket)
 
-    def _prepare(self, ticket: TaskTicket | Work, fields: Mapping[str, Any], called: Any) -> None:
+    def _prepare(
+        self, ticket: TaskTicket | Work, fields: Mapping[str, Any], called: Any
+    ) -> asyncio.Task[Any] | None:
         """Check what is not plainly in order, and write the values of a bound view on the ticket."""
         work = ticket.work
         try:
@@ -253,6 +269,7 @@ class Scheduler(Door, Submitting):
             self._refuse_when_shutting_down()
             ticket.priority = self._read(ticket.priority)
             self._fill(ticket, fields)
+            return current_task()
         except BaseException:
             discard(work)
             raise
@@ -267,7 +284,7 @@ class Scheduler(Door, Submitting):
     def _wait(self, ticket: TaskTicket) -> Generator[Any, None, None]:
         """Wait until the ticket runs; on every other way out it holds nothing and its coroutine is closed."""
         gate = self._gate
-        task = current_task(gate.loop)
+        task = task_of(gate.loop)
         woken: Future[None] = Future(loop=gate.loop)
         ticket.woken = woken
         gate.blocked.add(task)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from asyncio import current_task
 from math import inf
+from threading import get_ident
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from fairlead.config import seconds
 from fairlead.core import Outcome, State, Ticket
-from fairlead.core.ticket import UNSET, LeanTicket
+from fairlead.core.ticket import LeanTicket
 from fairlead.errors import Misuse
+from fairlead.runtime.loop import task_of
 from fairlead.tasks.door import Bound, bound_fields
 from fairlead.tasks.priority import Priority
 from fairlead.tasks.work import Work
@@ -35,17 +36,6 @@ class TaskTicket(LeanTicket):
     door: Scheduler
     owner: asyncio.Task[Any] | None  # the caller's task, while it holds the slot
     woken: asyncio.Future[None] | None  # what the caller awaits, while it waits
-
-    def __init__(self, door: Scheduler, priority: int, work: Any) -> None:
-        self.door = door
-        self.priority = priority
-        self.work = work
-        self.state = NEW
-        self.place = self.reason = self.owner = self.woken = None
-        self.scopes = ()
-        self.promoted = self.can_preempt = self.evictable = False
-        self.wait_until = self.hold_until = self.started_at = inf
-        self.arrived_at = UNSET
 
     def __await__(self) -> Generator[Any, Any, None]:
         if self.state is RUNNING:
@@ -76,7 +66,10 @@ class Turn(TaskTicket):
     __slots__ = ("_fields",)
 
     def __init__(self, door: Scheduler, priority: int, fields: Mapping[str, Any]) -> None:
-        TaskTicket.__init__(self, door, priority, _the_body)
+        self.door = door
+        self.priority = priority
+        self.state = NEW
+        self.reason = self.woken = None
         self._fields = fields
 
     def __aenter__(self) -> Self:
@@ -85,9 +78,9 @@ class Turn(TaskTicket):
                 "this turn was entered before; ask the scheduler for a new turn() each time"
             )
         door = self.door
-        door._offer(self, self._fields, None)
-        if self.state is RUNNING:
-            self.owner = current_task(door._gate.loop)
+        gate = door._gate
+        task = task_of(gate.loop) if get_ident() == gate.thread else None
+        door._offer(self, self.priority, _the_body, self._fields, None, task)
         return self
 
     def __aexit__(
@@ -123,8 +116,7 @@ class BoundTicket(TaskTicket):
 
     __slots__ = RARE
 
-    def __init__(self, door: Scheduler, priority: int, work: Any) -> None:
-        TaskTicket.__init__(self, door, priority, work)
+    def __init__(self) -> None:
         for name in RARE:
             setattr(self, name, getattr(LeanTicket, name))
 
@@ -149,13 +141,12 @@ class Submitting:
     async def submit(self, priority: int, work: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run `work(*args, **kwargs)`, or await a given awaitable, when it is its turn; return its result."""
         door, fields = self._door, self._fields
-        ticket = (
-            TaskTicket(door, priority, work) if not fields else BoundTicket(door, priority, work)
-        )
-        door._offer(ticket, fields, args or kwargs)
-        if ticket.state is RUNNING:
-            ticket.owner = current_task(door._gate.loop)
-        else:
+        gate = door._gate
+        task = task_of(gate.loop) if get_ident() == gate.thread else None
+        ticket = BoundTicket() if fields else TaskTicket()
+        ticket.reason = ticket.woken = None
+        door._offer(ticket, priority, work, fields, args or kwargs, task)
+        if ticket.state is not RUNNING:
             await ticket
         try:
             result = work(*args, **kwargs) if callable(work) else work

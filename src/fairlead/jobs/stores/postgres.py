@@ -28,7 +28,13 @@ from fairlead.jobs.states import ACTIVE, TRANSITIONS
 from fairlead.jobs.stores import migrations, postgres_schema
 from fairlead.jobs.stores.postgres_connections import MOST, migrate_command
 from fairlead.jobs.stores.postgres_operations import Operations
-from fairlead.jobs.stores.postgres_rows import claimed_of, finished_of, ready_page, storable
+from fairlead.jobs.stores.postgres_rows import (
+    claimed_of,
+    finished_of,
+    numbers,
+    ready_page,
+    storable,
+)
 from fairlead.jobs.stores.postgres_submitting import (
     SUBMIT,
     columns_of,
@@ -44,11 +50,14 @@ if TYPE_CHECKING:
 RUNNING = """
 SELECT j.dag, j.node, j.task, j.executor, d.tenant, j.worker, j.fence, j.acked IS NOT NULL, j.claimed_at, j.attempts,
     j.crashes, j.retries, j.retry_delay, d.cancelling
-FROM {}fairlead.jobs j {} JOIN fairlead.dags d ON d.dag = j.dag WHERE j.state = 'active'"""
-ALL_RUNNING = RUNNING.format(
-    "fairlead.active_jobs() a JOIN ", "ON j.dag = a.dag AND j.node = a.node"
-)
-RUNNING_OF_RUN = RUNNING.format("", "") + " AND j.dag = $1 ORDER BY j.node"
+FROM {} j JOIN fairlead.dags d ON d.dag = j.dag WHERE j.state = 'active'"""
+# From the claims to each of their jobs by its key: OFFSET leaves no other way, such as walking through all jobs.
+ALL_RUNNING = RUNNING.format("""(
+    SELECT DISTINCT a.dag, a.node FROM fairlead.claims c, unnest(c.dags, c.nodes) AS a(dag, node)
+) a CROSS JOIN LATERAL (
+    SELECT * FROM fairlead.jobs j WHERE j.dag = a.dag AND j.node = a.node OFFSET 0
+)""")
+RUNNING_OF_RUN = RUNNING.format("fairlead.jobs") + " AND j.dag = $1 ORDER BY j.node"
 READY_PAGE = "SELECT * FROM fairlead.ready_page($1, $2, $3)"
 LEAD = """
 INSERT INTO fairlead.leader AS l (process, epoch, until) VALUES ($1, 1, fairlead.clock() + $2)
@@ -56,8 +65,11 @@ ON CONFLICT (one) DO UPDATE SET process = $1, until = fairlead.clock() + $2,
     epoch = l.epoch + CASE WHEN l.process = $1 THEN 0 ELSE 1 END
 WHERE l.process = $1 OR l.until < fairlead.clock() RETURNING epoch, fairlead.clock()"""
 LEADER = "SELECT process FROM fairlead.leader WHERE process <> '' AND until >= fairlead.clock()"
-CLAIM = "SELECT * FROM fairlead.claim($1, $2, $3, $4, $5, $6, $7)"
-FINISH = "SELECT * FROM fairlead.finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+CLAIM = """
+SELECT * FROM fairlead.claim($1, $2, $3, $4::text::bigint[], $5::text::int[], $6::text::bigint[], $7::text::bigint[])"""
+FINISH = """
+SELECT * FROM fairlead.finish($1, $2::text::bigint[], $3::text::int[], $4::text::bigint[], $5, $6, $7, $8,
+    $9::text::int[], $10::text::int[], $11)"""
 REREAD = """
 SELECT node FROM fairlead.jobs WHERE dag = $1 AND waits = 0 AND state IN ('created', 'retry') ORDER BY node"""
 FETCH = "SELECT * FROM fairlead.acknowledge($1, $2, $3)"
@@ -267,11 +279,9 @@ class PostgresStore(Operations):
     ) -> list[Claimed]:
         if not claims:
             return []
-        dags, nodes, workers, fences = zip(*claims, strict=True)
+        columns = map(numbers, zip(*claims, strict=True))
         call = 0 if acked else None
-        rows = await self._fetch(
-            CLAIM, process, epoch, call, dags, nodes, workers, fences, again=True
-        )
+        rows = await self._fetch(CLAIM, process, epoch, call, *columns, again=True)
         if rows and not acked:
             self._hints.send()
         return claimed_of(rows)
@@ -291,6 +301,9 @@ class PostgresStore(Operations):
         for place in (4, 5, 7, 8):
             if columns[place].count(None) == len(endings):
                 columns[place] = None
+        ids = list(zip(columns[0], columns[1], strict=True))
+        for place in (0, 1, 2, 7, 8):
+            columns[place] = numbers(columns[place])
         call = randbits(62)
         try:
             rows = await self._fetch(FINISH, process, *columns, call, again=True)
@@ -298,7 +311,7 @@ class PostgresStore(Operations):
             for place in (4, 5):
                 columns[place] = columns[place] and [storable(one) for one in columns[place]]
             rows = await self._fetch(FINISH, process, *columns, call, again=True)
-        finished = finished_of(rows, list(zip(columns[0], columns[1], strict=True)))
+        finished = finished_of(rows, ids)
         if not self._leads:
             self._hints.send()
         return finished

@@ -7,6 +7,7 @@ around it where there is a way.
 from __future__ import annotations
 
 from itertools import repeat
+from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from fairlead.jobs.records import Claimed, Finished, ReadyJob, RunEnd
@@ -22,6 +23,11 @@ def storable(text: str | None) -> str | None:
     return text and text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
+def numbers(column: Iterable[int] | None) -> str | None:
+    """Write integers as PostgreSQL reads them from text: making an array takes the driver far longer."""
+    return None if column is None else f"{{{str([*column])[1:-1]}}}"
+
+
 def ready_page(row: Any) -> list[ReadyJob]:
     """Read the answer of the function `ready_page`: a row of columns."""
     dags, nodes, names, tasks, executors, tenants, *rest = row
@@ -35,10 +41,7 @@ def ready_page(row: Any) -> list[ReadyJob]:
 
 def _shared(column: list[str]) -> Iterable[str]:
     """Tell the texts of a column, equal ones as one object; a single one stands for all."""
-    if len(column) == 1:
-        return repeat(column[0])
-    seen: dict[str, str] = {}
-    return map(seen.setdefault, column, column)
+    return repeat(intern(column[0])) if len(column) == 1 else map(intern, column)
 
 
 def claimed_of(rows: Sequence[Any]) -> list[Claimed]:

@@ -49,17 +49,16 @@ def claim(
         now + 1e-5,  # an instant that came as JSON may be off by its last digit
     )
     if rows:
-        connection.execute(
-            "UPDATE jobs SET state = 'active', worker = json_extract(value, '$[1]'), "
-            "fence = json_extract(value, '$[2]'), acked = ?, claimed_at = ?, started_at = ? "
-            "FROM json_each(?) WHERE jobs.id = json_extract(value, '$[0]')",
-            (
-                acked,
-                now,
-                now if acked else None,
-                compact([(row[0], wanted[row[0]].worker, wanted[row[0]].fence) for row in rows]),
-            ),
-        )
+        fences: dict[int, dict[int, int]] = {}  # by worker and job
+        for row in rows:
+            claim = wanted[row[0]]
+            fences.setdefault(claim.worker, {})[row[0]] = claim.fence
+        for worker, given in fences.items():
+            connection.execute(
+                "UPDATE jobs SET state = 'active', worker = ?, fence = given.value, acked = ?, claimed_at = ?, "
+                "started_at = ? FROM json_each(?) AS given WHERE jobs.id = CAST(given.key AS INTEGER)",
+                (worker, acked, now, now if acked else None, compact(given)),
+            )
         begin_runs(connection, rows, now)
         changes = {ACTIVE: len(rows)}
         for row in rows:

@@ -79,40 +79,41 @@ class Tally:
             compact(sorted(self.runs)),
         )
         ended: list[RunEnd] = []
-        over, on = [], []
+        on: list[tuple[int, ...]] = []
+        over: dict[tuple[str, int, int], list[int]] = {}  # runs by how they ended
         for dag, left, failed, cancelled in rows:
             fewer, more_failed, more_cancelled = self.runs[dag]
-            numbers = (dag, left - fewer, failed + more_failed, cancelled + more_cancelled)
+            failed += more_failed
+            cancelled += more_cancelled
             if left > fewer:
-                on.append(numbers)
+                on.append((dag, left - fewer, failed, cancelled))
                 continue
-            state = FAILED if numbers[2] else CANCELLED if numbers[3] else COMPLETED
+            state = FAILED if failed else CANCELLED if cancelled else COMPLETED
             ended.append(RunEnd(dag, state))
-            over.append((*numbers, state))
+            over.setdefault((state, failed, cancelled), []).append(dag)
         write_runs(connection, on, over, now)
         return ended
 
 
 def write_runs(
     connection: sqlite3.Connection,
-    on: list[tuple[Any, ...]],
-    over: list[tuple[Any, ...]],
+    on: list[tuple[int, ...]],
+    over: dict[tuple[str, int, int], list[int]],
     now: float,
 ) -> None:
-    numbers = (
-        "left = json_extract(value, '$[1]'), failed = json_extract(value, '$[2]'), "
-        "cancelled = json_extract(value, '$[3]')"
-    )
-    found = "FROM json_each(?) WHERE dags.id = json_extract(value, '$[0]')"
     if on:
-        connection.execute(f"UPDATE dags SET {numbers} {found}", (compact(on),))
-    if over:
+        connection.execute(
+            "UPDATE dags SET left = json_extract(value, '$[1]'), failed = json_extract(value, '$[2]'), "
+            "cancelled = json_extract(value, '$[3]') FROM json_each(?) WHERE dags.id = json_extract(value, '$[0]')",
+            (compact(on),),
+        )
+    for ending, dags in over.items():
         # A deadline that was kept need not be watched any more; one that was missed is still to be told.
         connection.execute(
-            f"UPDATE dags SET {numbers}, state = json_extract(value, '$[4]'), completed_on = ?, "
+            "UPDATE dags SET left = 0, state = ?, failed = ?, cancelled = ?, completed_on = ?, "
             "soft_due = CASE WHEN soft_due < ? THEN soft_due END, "
-            f"hard_due = CASE WHEN hard_due < ? THEN hard_due END {found}",
-            (now, now, now, compact(over)),
+            "hard_due = CASE WHEN hard_due < ? THEN hard_due END WHERE id IN (SELECT value FROM json_each(?))",
+            (*ending, now, now, now, compact(dags)),
         )
 
 
@@ -132,7 +133,7 @@ def finish(
     applied: list[Id] = []
     refused: list[Id] = []
     tally = Tally()
-    completed: list[tuple[Any, ...]] = []
+    completed: dict[int, str | None] = {}  # job -> its result
     others: list[tuple[Any, ...]] = []
     paused: list[int] = []
     promised: list[int] = []  # jobs with an SLA of their own
@@ -164,7 +165,7 @@ def finish(
             else:
                 fruitless += following
         if state == COMPLETED:
-            completed.append((key, clean(ending.result)))
+            completed[key] = clean(ending.result)
             continue
         others.append(other_values(key, state, ending, now))
         if state == RETRY:
@@ -204,15 +205,14 @@ def other_values(key: int, state: str, ending: Ending, now: float) -> tuple[Any,
 
 def write_endings(
     connection: sqlite3.Connection,
-    completed: list[tuple[Any, ...]],
+    completed: dict[int, str | None],
     others: list[tuple[Any, ...]],
     now: float,
 ) -> None:
     if completed:
         connection.execute(
-            "UPDATE jobs SET state = 'completed', result = json_extract(value, '$[1]'), error = NULL, "
-            "completed_on = ?, fence = NULL, cancelling = 0 "
-            "FROM json_each(?) WHERE jobs.id = json_extract(value, '$[0]')",
+            "UPDATE jobs SET state = 'completed', result = given.value, error = NULL, completed_on = ?, "
+            "fence = NULL, cancelling = 0 FROM json_each(?) AS given WHERE jobs.id = CAST(given.key AS INTEGER)",
             (now, compact(completed)),
         )
     if others:

@@ -7,6 +7,7 @@ boot; so a lease counts only while what is left of it is not more than it ever w
 from __future__ import annotations
 
 import json
+from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from fairlead.jobs.records import Beat, News, ReadyJob, RunningJob, WorkerRow
@@ -17,6 +18,7 @@ from fairlead.jobs.stores.sqlite_rows import (
     JOINED,
     NODE,
     OF_RUN,
+    READY,
     READY_JOB,
     RUNNING_JOB,
     SHIFT,
@@ -34,6 +36,14 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping, Sequence
 
+# At a start a million of these are read: a column at a time is read fastest.  Left to itself, SQLite would walk the
+# whole table in order.
+READY_PAGE = (
+    f"WITH page ({', '.join(ReadyJob._fields)}) AS (SELECT {READY} "
+    f"FROM jobs INDEXED BY jobs_ready CROSS JOIN dags ON dags.id = jobs.id >> {SHIFT} "
+    f"WHERE {IS_READY} AND jobs.id > ? ORDER BY jobs.id LIMIT ?) "
+    f"SELECT {', '.join(f'json_group_array({name})' for name in ReadyJob._fields)} FROM page"
+)
 EXPIRED = "(lease_until - ?1 <= 0 OR lease_until - ?1 > lease)"
 
 
@@ -75,13 +85,12 @@ def ready(
     connection: sqlite3.Connection, after: tuple[int, int] | None, limit: int
 ) -> list[ReadyJob]:
     """Page through what is ready by the index of exactly that."""
-    # Left to itself, SQLite would walk the whole table in order.
-    source = (
-        f"jobs INDEXED BY jobs_ready CROSS JOIN dags ON dags.id = jobs.id >> {SHIFT} "
-        f"WHERE {IS_READY} AND jobs.id > ? ORDER BY jobs.id LIMIT ?"
-    )
     first = -1 if after is None else key_of(*after)
-    return ready_jobs(gathered(connection, READY_JOB, source, first, limit))
+    found = connection.execute(READY_PAGE, (first, limit)).fetchone()
+    dags, nodes, names, tasks, executors, tenants, *rest = map(json.loads, found)
+    # A million jobs share the few names of tasks, executors and tenants there are.
+    shared = (map(intern, column) for column in (tasks, executors, tenants))
+    return list(map(ReadyJob._make, zip(dags, nodes, names, *shared, *rest, strict=True)))
 
 
 def running(connection: sqlite3.Connection) -> list[RunningJob]:

@@ -25,12 +25,12 @@ IS_UNSTARTED = "jobs.state IN ('created', 'retry', 'suspended')"
 AMONG = "jobs.id IN (SELECT value FROM json_each(?))"
 OF_RUN = f"jobs.id BETWEEN (? << {SHIFT}) AND (? << {SHIFT}) + {NODE}"
 
-# In the order of ReadyJob's fields: at a start a million of them are read.
-READY_JOB = (
-    f"json_array(jobs.id >> {SHIFT}, jobs.id & {NODE}, jobs.name, jobs.task, jobs.executor, "
-    "dags.tenant, jobs.level, jobs.height, jobs.estimate, jobs.soft, jobs.hard, jobs.ready_at, "
-    "jobs.start_at, dags.started_at IS NOT NULL)"
+# In the order of ReadyJob's fields.
+READY = (
+    f"jobs.id >> {SHIFT}, jobs.id & {NODE}, jobs.name, jobs.task, jobs.executor, dags.tenant, jobs.level, "
+    "jobs.height, jobs.estimate, jobs.soft, jobs.hard, jobs.ready_at, jobs.start_at, dags.started_at IS NOT NULL"
 )
+READY_JOB = f"json_array({READY})"
 RUNNING_JOB = (
     "json_array(jobs.id, jobs.task, jobs.executor, dags.tenant, jobs.worker, jobs.fence, jobs.acked, "
     "jobs.claimed_at, jobs.attempts, jobs.crashes, jobs.retries, jobs.retry_delay, jobs.cancelling)"

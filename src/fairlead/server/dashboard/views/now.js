@@ -49,17 +49,19 @@ const resizable = (gate) => (gate.adjustable ?? []).find((/** @type {string} */ 
 
 /** @param {{gate: any, onClose: () => void}} props */
 function Resize({ gate, onClose }) {
+  const follows = gate.door === "gateway"; // its fleet says how many there are; what is set here is a ceiling
   const [slots, setSlots] = useState(String(gate.slots.total));
-  const wanted = Number(slots);
-  const ready = slots.trim() !== "" && Number.isInteger(wanted) && wanted >= 0;
+  const wanted = follows && slots.trim() === "" ? null : Number(slots);
+  const ready = wanted === null || (slots.trim() !== "" && Number.isInteger(wanted) && wanted >= 0);
   const act = async () => {
     const [part] = resizable(gate).split(".");
     await api(`gates/${encodeURIComponent(gate.id)}/adjust`, { method: "POST", body: { part, verb: "resize", args: [wanted] } });
-    notify("good", `${gate.id} now has ${plural(wanted, "slot")}.`);
+    const most = follows ? "at most " : "";
+    notify("good", wanted === null ? `${gate.id} has what its fleet has.` : `${gate.id} now has ${most}${plural(wanted, "slot")}.`);
   };
   return html`<${Confirm} title=${`Resize ${gate.id}`} verb="Resize" act=${act} onClose=${onClose} ready=${ready}>
-    <p>Holds until the configuration is applied again or the server restarts. What runs keeps its room; fewer slots take effect as it ends.</p>
-    <${Field} label="Slots" type="number" value=${slots} onInput=${setSlots} invalid=${!ready} hint=${`${count(gate.slots.used)} in use now`} />
+    <p>${follows ? "A ceiling on what the fleet has: it holds until it is taken away or the server restarts." : "Holds until the configuration is applied again or the server restarts."} What runs keeps its room; fewer slots take effect as it ends.</p>
+    <${Field} label="Slots" type="number" value=${slots} onInput=${setSlots} invalid=${!ready} hint=${`${count(gate.slots.used)} in use now${follows ? "; empty: as many as the fleet has" : ""}`} />
   </${Confirm}>`;
 }
 

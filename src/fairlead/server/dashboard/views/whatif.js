@@ -38,6 +38,7 @@ function valueOf(text) {
 /** What is worth trying at a gate; others may be typed. @param {any} gate @returns {string[]} */
 function settingsOf(gate) {
   const names = (gate?.classes ?? []).map((/** @type {any} */ one) => one.name);
+  if (gate?.door.startsWith("pool/")) return ["capacity.slots", ...new Set(names.map((/** @type {string} */ one) => `policy.fair.weights.${one.split(" ")[0]}`))];
   if (gate?.door === "flows") return ["concurrency.max_concurrency", "scheduler.max_queue"];
   if (gate?.door === "streams") return ["concurrency", ...names.flatMap((/** @type {string} */ one) => [`topics.${one}.priority`, `topics.${one}.weight`, `topics.${one}.batch_size`])];
   if (gate?.door === "jobs") return ["planner", ...names.map((/** @type {string} */ one) => `executors.${one}`)];

@@ -8,12 +8,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from fairlead.gateway.responses import Failure
+from fairlead.serving.http import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from fairlead.gateway.settings import Limits
+    from fairlead.serving.limits import Limits
 
 METHODS = b"DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 
@@ -24,55 +22,52 @@ _FRAMING = frozenset(
 )
 
 
-class Refused(Exception):
-    """Stops the parser; carries what to answer."""
-
-    def __init__(self, status: int, code: str, detail: str, *headers: tuple[bytes, bytes]) -> None:
-        super().__init__(detail)
-        self.failure = Failure(status, code, detail, headers=headers)
-
-
-def bad_request(detail: str) -> Refused:
+def bad_request(detail: str) -> Problem:
     """Refuse what cannot be read in one way only."""
-    return Refused(400, "bad_request", detail)
+    return Problem(400, "bad_request", detail)
 
 
-def headers_too_large(limits: Limits) -> Refused:
+def headers_too_large(limits: Limits) -> Problem:
     """Refuse more headers than are read here."""
     detail = (
         f"the headers are over the limit of {limits.header_fields} fields "
         f"or {limits.header_bytes} bytes"
     )
-    return Refused(431, "headers_too_large", detail)
+    return Problem(431, "headers_too_large", detail)
 
 
-def body_too_large(limits: Limits) -> Refused:
+def body_too_large(limits: Limits) -> Problem:
     """Refuse a longer body than is read here."""
     detail = f"the body is over the limit of {limits.body_bytes} bytes"
-    return Refused(413, "body_too_large", detail)
+    return Problem(413, "body_too_large", detail)
 
 
 def check_head(
     method: bytes,
     version: str,
     target: bytes,
-    headers: Iterable[tuple[bytes, bytes]],
+    headers: list[tuple[bytes, bytes]],
     limits: Limits,
 ) -> None:
-    """Raise `Refused` for a request that is not to be served."""
+    """Raise a Problem for a request that is not to be served."""
+    size = len(target)
     found: dict[bytes, bytes] = {}
     for name, value in headers:
-        if _CONTROL.search(value):
-            raise bad_request(f"the header {name.decode('latin-1')} holds a control character")
+        size += len(name) + len(value) + 4
         if name in _FRAMING:
             if name in found and name not in (b"connection", b"upgrade"):
                 raise bad_request(f"the header {name.decode()} stands there twice")
             found[name] = value if name not in found else found[name] + b"," + value
+    if size > limits.header_bytes or len(headers) > limits.header_fields:
+        raise headers_too_large(limits)
+    if _CONTROL.search(b"".join([value for _, value in headers])):
+        name = next(name for name, value in headers if _CONTROL.search(value))
+        raise bad_request(f"the header {name.decode('latin-1')} holds a control character")
     if method in (b"CONNECT", b"TRACE"):
         detail = f"{method.decode()} is not served here"
-        raise Refused(405, "method_not_allowed", detail, (b"allow", METHODS))
+        raise Problem(405, "method_not_allowed", detail, headers=((b"allow", METHODS),))
     if version not in ("1.0", "1.1"):
-        raise Refused(505, "http_version_not_supported", "speak HTTP/1.1")
+        raise Problem(505, "http_version_not_supported", "speak HTTP/1.1")
     if not target.startswith(b"/") or b"#" in target:
         raise bad_request("the request target must be a path, such as /v1/models")
     host = found.get(b"host")
@@ -80,12 +75,14 @@ def check_head(
         raise bad_request("the request needs one valid host header")
     _check_body(found, version, limits)
     if found.get(b"expect", b"100-continue").lower() != b"100-continue":
-        raise Refused(417, "expectation_failed", "the only expectation met here is 100-continue")
-    tokens = [token.strip().lower() for token in found.get(b"connection", b"").split(b",")]
+        raise Problem(417, "expectation_failed", "the only expectation met here is 100-continue")
     # h2c is offered by clients that are as happy with HTTP/1.1; whoever offers another protocol needs it.
-    if b"upgrade" in tokens and found.get(b"upgrade", b"h2c").lower() != b"h2c":
-        detail = "connections are not upgraded here; speak HTTP/1.1"
-        raise Refused(426, "upgrade_not_served", detail, (b"upgrade", b"HTTP/1.1"))
+    if found.get(b"upgrade", b"h2c").lower() != b"h2c":
+        tokens = found.get(b"connection", b"").lower().split(b",")
+        if b"upgrade" in [token.strip() for token in tokens]:
+            detail = "connections are not upgraded here; speak HTTP/1.1"
+            upgrade = ((b"upgrade", b"HTTP/1.1"),)
+            raise Problem(426, "upgrade_not_served", detail, headers=upgrade)
 
 
 def _check_body(found: dict[bytes, bytes], version: str, limits: Limits) -> None:

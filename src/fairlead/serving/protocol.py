@@ -1,0 +1,378 @@
+"""HTTP/1.1 as every port reads it: uvicorn's protocol, with limits, and nothing ambiguous let through.
+
+Where two readers of the same bytes could disagree about where a message ends, or whom it is for, the answer is 400 and
+the connection is closed.  Every refusal is complete JSON.  What a client may take its time for is bounded: its headers,
+and each 1 kB/s of its body, but not while it is us who will not read on; likewise for reading the answer.
+
+Requests sent ahead (pipelining) are kept as bytes until it is their turn; parsed they would weigh a hundred times as
+much.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from fairlead.serving.framing import bad_request, body_too_large, check_head, headers_too_large
+from fairlead.serving.http import Problem
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+    from fairlead.serving.limits import Limits
+
+PIECE = 4096  # bytes parsed at a time: bounds how many requests are parsed before their turn
+HELD = 64 * 1024  # bytes of requests sent ahead, beyond which the connection is not read
+SLOWEST = 1000  # bytes per second of a body
+LINGER = 2.0  # seconds for a client to stop sending and read why
+CHUNK_OVERHEAD = 4096  # bytes of a chunked body that are neither data nor plain framing ...
+PER_CHUNK = 32  # ... of which each chunk has so many
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection of a client."""
+
+    def __init__(
+        self,
+        *,
+        limits: Callable[[], Limits],
+        refused: Callable[[str], object] = lambda code: None,
+        **given: Any,
+    ) -> None:
+        super().__init__(**given)
+        self._limits = limits()
+        self._refused = refused
+        self._in_head = False
+        self._in_body = False
+        self._head_began_here = False
+        self._head_bytes = 0
+        self._body_bytes = self._overhead = 0
+        self._window_bytes, self._window_paused = 0, False
+        self._running: RequestResponseCycle | None = None
+        self._held = bytearray()
+        self._muted = False
+        self._deaf = False  # nothing that arrives matters any more
+        self._last_words: Problem | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def _busy(self) -> bool:
+        return self._running is not None and not self._running.response_complete
+
+    # The connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timers()
+        for timer in (self._linger_timer, self._write_timer):
+            if timer is not None:
+                timer.cancel()
+        # uvicorn tells only the newest request, which need not be the one that runs.
+        for cycle in (self._running, *(cycle for cycle, _ in self.pipeline)):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.pipeline.clear()
+        self._held.clear()
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Close the connection as soon as what runs on it has been answered."""
+        if self._deaf and not self._busy:
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        if self._held or self.pipeline:
+            self._hold(data)
+        else:
+            self._feed(data)
+
+    def _hold(self, data: bytes) -> None:
+        self._held += data
+        if len(self._held) > HELD:
+            self.flow.pause_reading()
+
+    def _feed(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        start = 0
+        while start < len(data):
+            piece = data[start : start + PIECE] if len(data) > PIECE else data[start:]
+            start += len(piece)
+            in_body, body_bytes = self._in_body, self._body_bytes
+            self._head_began_here = False
+            try:
+                self.parser.feed_data(piece)
+            except httptools.HttpParserUpgrade as upgrade:
+                start += upgrade.args[0] - len(piece)
+                self._decline_upgrade()
+                continue
+            except httptools.HttpParserError as error:
+                self._refuse(_problem_of(error))
+                return
+            late = self._too_much(piece, in_body, body_bytes)
+            if late is not None:
+                self._refuse(late)
+                return
+            if self.pipeline and start < len(data):
+                self._hold(data[start:])
+                break
+        if self._in_head or not (self._busy or self._in_body or self.timeout_keep_alive_task):
+            self._await_head()
+        elif self._in_body and self._body_timer is None:
+            self._await_body()
+
+    def _decline_upgrade(self) -> None:
+        """Go on in HTTP/1.1 after a request that offered another protocol.
+
+        The parser thinks that the connection is the other protocol's now, body and all; a new one takes its place, told
+        of the body that is to come.
+        """
+        framing = b"".join(
+            name + b": " + value + b"\r\n"
+            for name, value in self.headers
+            if name in (b"content-length", b"transfer-encoding")
+        )
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        if self._in_body:
+            self._muted = True
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
+            self._muted = False
+
+    def _too_much(self, piece: bytes, in_body: bool, body_bytes: int) -> Problem | None:
+        """Bound what has no end yet: a head, which is checked exactly once it has one, and chunk extensions."""
+        if self._head_began_here:
+            return None
+        if self._in_head:
+            limits = self._limits
+            self._head_bytes += len(piece)
+            if self._head_bytes > limits.header_bytes or len(self.headers) > limits.header_fields:
+                return headers_too_large(limits)
+        if in_body and self._in_body:
+            self._overhead += len(piece) - (self._body_bytes - body_bytes)
+            if self._overhead > CHUNK_OVERHEAD:
+                return bad_request(
+                    f"the chunks of the body carry over {CHUNK_OVERHEAD} bytes of extensions"
+                )
+        return None
+
+    # The parser
+
+    def on_message_begin(self) -> None:
+        if self._muted:
+            return
+        super().on_message_begin()
+        self._in_head = self._head_began_here = True
+        self._head_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        if not self._muted:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if (
+            self._in_head
+        ):  # else it is a trailer; uvicorn would add it to the headers the app has seen
+            super().on_header(name, value.rstrip(b" \t"))
+
+    def on_headers_complete(self) -> None:
+        if self._muted:
+            return
+        self._in_head = False
+        self._stop_timers()
+        check_head(
+            self.parser.get_method(),
+            self.parser.get_http_version(),
+            self.url,
+            self.headers,
+            self._limits,
+        )
+        super().on_headers_complete()
+        self._in_body = True
+        self._body_bytes = self._overhead = 0
+        if self.pipeline:
+            self.flow.resume_reading()  # go on listening for the client to leave; `_hold` bounds the rest
+
+    def on_chunk_header(self) -> None:
+        """Allow for the framing of one chunk."""
+        self._overhead -= PER_CHUNK
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        self._window_bytes += len(body)
+        if self._body_bytes > self._limits.body_bytes:
+            raise body_too_large(self._limits)
+        super().on_body(body)
+        self._window_paused |= self.flow.read_paused
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade() and any(
+            name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+            for name, value in self.headers
+        ):
+            return  # its body is still to come, see `_decline_upgrade`
+        self._in_body = False
+        self._stop_timers()
+        super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.pipeline or self.transport.is_closing():
+            return
+        if self._last_words is not None:
+            if not self._busy:  # else the last of those before it has just begun
+                self._unset_keepalive_if_required()
+                self._say(self._last_words)
+        elif self._held:
+            held = bytes(self._held)
+            self._held.clear()
+            self._feed(held)
+
+    # Time
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self._limits.header_timeout, self._head_late)
+
+    def _head_late(self) -> None:
+        self._head_timer = None
+        if self.transport.is_closing() or self._deaf:
+            return
+        if self._busy:
+            self._await_head()  # an earlier request is being answered; this one has time until then
+        elif self._in_head:
+            detail = f"the headers took longer than {self._limits.header_timeout:g} s"
+            self._refuse(Problem(408, "headers_too_slow", detail))
+        else:
+            self.transport.close()
+
+    def _await_body(self) -> None:
+        self._window_bytes, self._window_paused = 0, self.flow.read_paused
+        self._body_timer = self.loop.call_later(self._limits.body_timeout, self._body_late)
+
+    def _body_late(self) -> None:
+        self._body_timer = None
+        if self.transport.is_closing() or self._deaf:
+            return
+        ours = self._window_paused or self.cycle.waiting_for_100_continue
+        if ours or self._window_bytes >= SLOWEST * self._limits.body_timeout:
+            self._await_body()
+            return
+        detail = f"the body came slower than {SLOWEST} bytes/s for {self._limits.body_timeout:g} s"
+        self._refuse(Problem(408, "body_too_slow", detail))
+
+    def _stop_timers(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+        self._head_timer = self._body_timer = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _await_reader(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self._write_timer = self.loop.call_later(
+            self._limits.body_timeout, self._reader_late, unread
+        )
+
+    def _reader_late(self, unread: int) -> None:
+        """Drop a client that does not take its answer: it holds a slot."""
+        taken = unread - self.transport.get_write_buffer_size()
+        if taken >= SLOWEST * self._limits.body_timeout:
+            self._await_reader()
+        else:
+            self._write_timer = None
+            self.transport.abort()
+
+    # Refusing
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer what cannot be served, after what came before it, and close the connection."""
+        self._deaf = True
+        self._stop_timers()
+        if self.transport.is_closing():
+            return
+        self._refused(problem.code)
+        if self._in_body and self.pipeline and self.pipeline[0][0] is self.cycle:
+            self.pipeline.popleft()  # it has not begun
+        elif self._in_body and self._running is self.cycle:
+            if self.cycle.response_started:
+                self._forsake(self.cycle)
+                self.transport.close()
+                return
+            self._forsake(self.cycle)
+            self._say(problem)
+            return
+        if self._busy:
+            self._last_words = problem
+        else:
+            self._say(problem)
+
+    def _forsake(self, cycle: RequestResponseCycle) -> None:
+        """Let the app see that its client is gone: this connection answers for it."""
+        cycle.disconnected = True
+        cycle.message_event.set()
+
+    def _say(self, problem: Problem) -> None:
+        """Write the last answer of this connection."""
+        path = getattr(self, "url", b"/").decode("latin-1")
+        media, body = self._written(problem, path.partition("?")[0])
+        status, headers = problem.answer.status, problem.answer.headers
+        lines = [
+            b"HTTP/1.1 %d %s" % (status, HTTPStatus(status).phrase.encode()),
+            *(name + b": " + value for name, value in self.server_state.default_headers),
+            b"content-type: " + media,
+            b"content-length: %d" % len(body),
+            b"x-fairlead-error-code: " + problem.code.encode(),
+            *(name + b": " + value for name, value in headers),
+            b"connection: close",
+            b"",
+            b"",
+        ]
+        self.transport.write(b"\r\n".join(lines) + body)
+        # Closing with bytes unread would reset the connection and take the answer with it.
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._linger_timer = self.loop.call_later(LINGER, self.transport.close)
+
+    def _written(self, problem: Problem, path: str) -> tuple[bytes, bytes]:
+        """Write the content type and the body of a refusal."""
+        return problem.answer.media, problem.answer.body
+
+
+def _problem_of(error: httptools.HttpParserError) -> Problem:
+    cause = error.__context__
+    if isinstance(cause, Problem):
+        return cause
+    return bad_request(f"the request is not valid HTTP/1.1 ({error})")
