@@ -24,6 +24,7 @@ from tests.flows.door import (
     until,
     used,
 )
+from tests.sizes import FULL
 
 LABELS = {"tokens": "2", "user": "u"}
 
@@ -206,9 +207,7 @@ async def storm(flows: FlowScheduler, count: int, seed: int) -> Counter[str]:
     return what
 
 
-@pytest.mark.parametrize(
-    ("count", "seed"), [(20_000, 1), pytest.param(100_000, 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("count", "seed"), [(100_000, 2)] if FULL else [(20_000, 1)])
 def test_a_storm_conserves_tokens(count, seed):
     """Σ granted ≤ capacity + fill·t for each key at each grant; in flight never above the limit; and 0 in the end."""
 

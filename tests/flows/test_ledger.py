@@ -24,6 +24,7 @@ from fairlead.ledger.ledger import Ledger
 from fairlead.ledger.link import Call, Fault, Link, Script
 from tests.engines import Valkey, external, valkey
 from tests.flows.ledger_rig import Node, quota_node, slots_node, until
+from tests.sizes import FULL
 
 ROOT = Path(__file__).parents[2]
 
@@ -228,9 +229,7 @@ def test_an_address_that_is_none_is_refused(bad: str):
         Ledger(bad)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "error"), [(6, 0.02), pytest.param(30, 0.01, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("seconds", "error"), [(30, 0.01)] if FULL else [(6, 0.02)])
 def test_eight_processes_at_three_times_the_quota_admit_just_it(url, seconds, error):
     fill, burst = 1000, 100
     spec = {

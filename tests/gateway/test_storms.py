@@ -16,6 +16,7 @@ from tests.gateway.rig import Backend, Client, Cut, Held, connected, run
 from tests.gateway.sockets import Site, site
 from tests.gateway.virtual import Client as Caller
 from tests.gateway.virtual import Scene, ticks
+from tests.sizes import times
 
 IN_PROCESS, OVER_SOCKETS = 17_000, 3_000  # faults, together 20,000
 RACES, SOCKET_RACES = 5_000, 100
@@ -339,7 +340,7 @@ def test_disconnects_resets_and_upstream_errors_over_sockets():
 
 @pytest.mark.slow
 def test_a_larger_storm():
-    assert happened(run_virtual(storm(100_000, True))) >= 100_000
+    assert happened(run_virtual(storm(times(100_000), True))) >= times(100_000)
 
 
 def test_ticks_are_enough():

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import os
 import threading
 import time
 from pathlib import Path
@@ -16,8 +15,7 @@ from fairlead.jobs.records import Beat
 from tests.jobs import calls
 from tests.jobs.desk import Desk, crew_of, tasks_of
 from tests.jobs.executor_contract import gone, seen
-
-STORM = int(os.environ.get("FAIRLEAD_STORM", "1"))
+from tests.sizes import FULL
 
 
 async def until(said: Any, timeout: float = 20.0) -> None:
@@ -31,9 +29,7 @@ async def block(seconds: float) -> str:
     return "done"
 
 
-@pytest.mark.parametrize(
-    "leases", [4, pytest.param(20, marks=pytest.mark.slow)], ids=["4 leases", "20 leases"]
-)
+@pytest.mark.parametrize("leases", [20] if FULL else [4], ids=lambda leases: f"{leases} leases")
 def test_a_job_that_blocks_the_loop_does_not_cost_the_lease(leases, caplog):
     async def scene():
         desk, lease = Desk(), 1.0

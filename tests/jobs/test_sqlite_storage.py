@@ -24,8 +24,7 @@ from fairlead.jobs.stores.sqlite import SqliteStore
 from tests.jobs.sqlite_process import ROUNDS, Beast
 from tests.jobs.sqlite_rig import intact, watch
 from tests.jobs.store_contract import CHAIN, LEADER, LEASE, WORKER, Hand, new_run
-
-STORM = int(os.environ.get("FAIRLEAD_STORM", "1"))
+from tests.sizes import times
 
 
 def on(path: Path) -> SqliteStore:
@@ -687,7 +686,7 @@ def test_killed_writers_lose_nothing_that_they_told(tmp_path: Path):
     draw = random.Random(11)
     stored: dict[str, int] = {}
     ended: dict[tuple[int, int], str] = {}
-    lives = 30 * STORM
+    lives = times(30, 10)
     for life in range(lives):
         pair = [Beast(path, "submit", f"s{life}"), Beast(path, "drain", f"d{life}")]
         try:

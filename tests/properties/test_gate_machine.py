@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.properties.machine import GateMachine
+from tests.sizes import times
 
 
 def test_the_gate_keeps_its_promises_under_random_verbs():
@@ -16,5 +17,5 @@ def test_the_gate_keeps_its_promises_under_random_verbs():
 @pytest.mark.slow
 def test_the_gate_keeps_its_promises_under_long_storms():
     run_state_machine_as_test(
-        GateMachine, settings=settings(max_examples=100, stateful_step_count=150)
+        GateMachine, settings=settings(max_examples=times(100), stateful_step_count=150)
     )

@@ -21,7 +21,6 @@ LEASE, SWEEP, POLL = 0.6, 0.2, 0.1
 SLACK = 1.0
 SLOTS = 4
 PATIENCE = 60.0  # seconds for everything to end once nobody is killed any more
-TIMES = int(os.environ.get("FAIRLEAD_STORM", "1"))  # how many times as many kills as in CI
 ROLES = {"submitter": 1, "scheduler": 2, "worker": 2}
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.jobs.chaos.audit import SqliteAudit
 from tests.jobs.chaos.ledger import NOTE
-from tests.jobs.chaos.storm import TIMES, Storm, migrate
+from tests.jobs.chaos.storm import Storm, migrate
+from tests.sizes import times
 
 pytestmark = [
     pytest.mark.slow,
@@ -59,7 +60,7 @@ def test_sqlite_on_a_full_disk(tmp_path, small_disk):
     try:
         storm.start_all()
         storm.start("submitter", prefix="knock", nodes=1, lanes=1, wait=False)
-        for _ in range(5 * TIMES):
+        for _ in range(times(5, 2)):
             time.sleep(0.7)
             filler = fill(small_disk)
             before = refusals(storm)

@@ -12,7 +12,8 @@ from tests.engines_postgres import postgres
 from tests.jobs.chaos.conftest import QUICK
 from tests.jobs.chaos.ledger import END, FROZEN, START, STOPPED, Line
 from tests.jobs.chaos.nursery import Child
-from tests.jobs.chaos.storm import LEASE, SLACK, SWEEP, TIMES, Storm, on_postgres, on_sqlite
+from tests.jobs.chaos.storm import LEASE, SLACK, SWEEP, Storm, on_postgres, on_sqlite
+from tests.sizes import FULL, times
 
 pytestmark = [
     pytest.mark.slow,
@@ -52,7 +53,8 @@ def test_what_a_killed_process_ran_is_started_again_within_lease_and_sweep_and_a
     options = {"nodes": 40, "lanes": 1, "longest": 600, "kinds": QUIET}
     with storm_on(kind, tmp_path, request, **options) as storm:
         storm.start_all()
-        for number in range(8 * TIMES):
+        kills = times(8, 4)
+        for number in range(kills):
             role = ("worker", "scheduler")[number % 2]
             child = victim(storm, role, 1)
             if number % 4 == 1:  # every other time the one that leads
@@ -66,7 +68,7 @@ def test_what_a_killed_process_ran_is_started_again_within_lease_and_sweep_and_a
         storm.judge()
         took = [rescue.seconds for rescue in storm.rescued()]
         print(f"\n{len(took)} rescued, the last within {max(took):.2f} s; {storm.story()}")
-        assert len(took) >= 8 * TIMES
+        assert len(took) >= kills
         assert max(took) <= LEASE + SWEEP + SLACK
 
 
@@ -92,7 +94,7 @@ def test_the_result_of_a_zombie_is_refused_by_its_fence(tmp_path, request, kind)
     refused = 0
     with storm_on(kind, tmp_path, request, **options) as storm:
         storm.start_all()
-        while refused < 20 * TIMES:
+        while refused < times(20, 20):  # fewer may all see in time that they are to stop
             child = victim(storm, "worker", 3)
             storm.freeze(child)
             frozen = storm.inside(child)
@@ -141,10 +143,13 @@ def zombie_ends(lines: list[Line]) -> int:
     return found
 
 
-def test_a_healthy_owner_is_not_robbed_though_its_loop_is_blocked_for_20_leases(tmp_path, database):
+def test_a_healthy_owner_is_not_robbed_though_its_loop_is_blocked_for_many_leases(
+    tmp_path, database
+):
     """A worker's loop, and that of the scheduler itself; another stands by and could take over."""
     lease = 0.8
-    options: dict[str, Any] = {"nodes": 1, "lanes": 1, "runs": 1, "longest": int(20 * lease * 1000)}
+    blocked = (20 if FULL else 6) * lease
+    options: dict[str, Any] = {"nodes": 1, "lanes": 1, "runs": 1, "longest": int(blocked * 1000)}
     options |= {"kinds": {"blocks": 1.0}, "lease": lease, "sweep": 0.1}
     folders = [tmp_path / "postgres", tmp_path / "sqlite"]
     for folder in folders:
@@ -171,7 +176,7 @@ def test_a_database_that_hangs_longer_than_a_lease_lets_nobody_run_twice(tmp_pat
         on_postgres(tmp_path, server.url, nodes=30, lanes=2, longest=1500, kinds=QUIET) as storm,
     ):
         storm.start_all()
-        for _ in range(2 * TIMES):
+        for _ in range(times(2, 2)):
             victim(storm, "worker", 1)
             time.sleep(0.3)
             server.freeze()
