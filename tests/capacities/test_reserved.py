@@ -141,6 +141,37 @@ def test_the_gate_wakes_when_a_hold_has_lingered():
     assert gate.advance(7.0) == [bulk]
 
 
+def test_while_a_hold_lingers_nobody_below_is_asked_again():
+    capacity = Reserved(4, (0, 2), linger=5.0)
+    for waits in (False, True):
+        top = Ticket(rank=1)
+        if waits:
+            capacity.enter(top, 0.0)
+            capacity.leave(top, 1.0)
+        else:
+            capacity.take(top, 0.0)
+            capacity.opened.clear()
+            capacity.give(top, 1.0)
+        assert Hold(0) not in capacity.opened
+
+
+@pytest.mark.parametrize("slots", [1, 2])  # refused for want of a slot, or for the hold
+def test_a_hold_that_comes_and_goes_is_lent_when_the_last_of_it_has_lingered(slots):
+    capacity = Reserved(slots, (0, slots), linger=5.0)
+    gate = CheckedGate(Classes(Level("bulk"), Level("top")), capacity)
+    first, bulk, last = Ticket(rank=1), Ticket(rank=0), Ticket(rank=1)
+    gate.offer(first, 0.0)
+    gate.offer(bulk, 0.5)
+    gate.finish(first, 1.0)
+    gate.offer(last, 3.0)
+    gate.finish(last, 4.0)
+    while bulk.started_at == inf:
+        at = gate.next_wakeup(gate.now)
+        assert gate.now < at <= 9.0
+        gate.advance(at)
+    assert bulk.started_at == 9.0
+
+
 def test_without_a_holder_its_class_lingers_like_after_a_real_end():
     capacity = Reserved(2, (0, 2), linger=5.0)
     (top,) = fill(capacity, 1, 1)

@@ -55,6 +55,7 @@ class Reserved(Capacity):
         self.inflight = [0] * count
         self.waiting = [0] * count
         self._demand_ended = [-inf] * count
+        self._ranks = count
         self._scopes = tuple((Hold(rank),) for rank in range(count))
         self._holds = [Hold(rank) for rank in range(count - 1)]
         self.used = 0
@@ -127,7 +128,7 @@ class Reserved(Capacity):
 
     def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
         rank = ticket.rank
-        if 0 <= rank < len(self._scopes):
+        if 0 <= rank < self._ranks:
             return self._scopes[rank]
         raise ConfigError(f"rank must be 0..{len(self._scopes) - 1} (a class); got {rank!r}")
 
@@ -165,12 +166,16 @@ class Reserved(Capacity):
         return self._scopes[ticket.rank][0]
 
     def admit(self, ticket: Ticket, now: float) -> Hashable | None:
-        refusal = self.refusal(ticket, now)
-        if refusal is None:
-            self.used = used = self.used + 1
-            self.inflight[ticket.rank] += 1
-            self.full = used >= self.total
-        return refusal
+        used, rank = self.used, ticket.rank
+        # With more free than all above could hold, nobody need look what they do.
+        if self.total - used <= self._above[rank]:
+            refusal = self.refusal(ticket, now)
+            if refusal is not None:
+                return refusal
+        self.used = used = used + 1
+        self.inflight[rank] += 1
+        self.full = used >= self.total
+        return None
 
     def take(self, ticket: Ticket, now: float) -> bool:
         self.used = used = self.used + 1
@@ -181,12 +186,9 @@ class Reserved(Capacity):
         rank = ticket.rank
         self.used -= 1
         self.inflight[rank] = left = self.inflight[rank] - 1
-        if not left and not self.waiting[rank]:
-            self._demand_ended[rank] = now
-            self._opened()  # the hold of this class is lent, or will be: from when on is for `ready_at` to say
-        else:
-            # Within its reservation what a class gives back it holds: lower classes gain nothing.
-            self._opened(0 if left >= self.reserved[rank] else rank)
+        lent = not left and not self.waiting[rank] and self._ends_demand(rank, now)
+        # Within its reservation what a class gives back it holds: lower classes gain nothing.
+        self._opened(0 if lent or left >= self.reserved[rank] else rank)
 
     def enter(self, ticket: Ticket, now: float) -> None:
         self.waiting[ticket.rank] += 1
@@ -194,19 +196,25 @@ class Reserved(Capacity):
     def leave(self, ticket: Ticket, now: float) -> None:
         rank = ticket.rank
         self.waiting[rank] -= 1
-        if not self.waiting[rank] and not self.inflight[rank]:
-            self._demand_ended[rank] = now
+        if not self.waiting[rank] and not self.inflight[rank] and self._ends_demand(rank, now):
             self._opened()
 
+    def _ends_demand(self, rank: int, now: float) -> bool:
+        """A class has nothing left; say whether its hold is lent at once.  When it will be is for `ready_at` to say."""
+        self._demand_ended[rank] = now
+        return self.lend and not self._linger[rank]
+
     def ready_at(self, ticket: Ticket, now: float, scope: Hashable) -> float:
-        """The holds that linger without demand end one by one: when have enough of them ended?"""
+        """The holds end one by one, `linger` after their demand: when can enough of them have ended?
+
+        A demand that lasts may end right after this instant, and nobody is told when it does: then it is asked again.
+        """
         if type(scope) is not Hold or not self.lend:
             return inf
         missing = 1 - self.headroom(ticket.rank, now)
         ends = sorted(
-            (self._demand_ended[above] + self._linger[above], self._held(above, now))
+            (self._lent_at(above, now), self._held(above, now))
             for above in range(ticket.rank + 1, len(self.reserved))
-            if not self.inflight[above] and not self.waiting[above]
         )
         for end, held in ends:
             if end > now:
@@ -214,6 +222,10 @@ class Reserved(Capacity):
                 if missing <= 0:
                     return end
         return inf
+
+    def _lent_at(self, rank: int, now: float) -> float:
+        lasts = self.inflight[rank] or self.waiting[rank]
+        return (now if lasts else self._demand_ended[rank]) + self._linger[rank]
 
     def room(self) -> Mapping[Hashable, float]:
         return {self.name: max(0, self.total - self.used)}

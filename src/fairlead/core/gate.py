@@ -290,7 +290,9 @@ class Gate(Dispatcher):
         if self.waiting and (not self._full or self._hunting):
             if self.due > now and not self._hunting:
                 self._dispatch(now, changed)  # all that `_settle` does, if nothing else is due
-                if self.due > now and (self._full or not self.policy.timed) and not self._hunting:
+                if self.due > now and not self._hunting:
+                    if self.policy.timed and self.waiting and not self._full:
+                        self.due = min(self.due, self.policy.wakes_at(now))
                     return changed
             self._settle(now, changed)
         elif self.due <= now:

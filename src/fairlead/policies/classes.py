@@ -72,6 +72,7 @@ class Classes(Policy):
         self._admit: Admit | None = None
         self._asker = self._ask
         self._inner_timed = any(queue.timed for queue in self._queues)
+        self.withholds = any(queue.withholds for queue in self._queues)
         self._note_time()
 
     def _set(self, levels: tuple[Level, ...], budget: int) -> None:
