@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -69,4 +71,9 @@ def quix_is_here() -> bool:
 
 if __name__ == "__main__":
     case, servers, topic, size, *look = sys.argv[1:]
-    tell_and_leave(CASES[case](servers, topic, int(size), look == ["look"]))
+    try:
+        tell_and_leave(CASES[case](servers, topic, int(size), look == ["look"]))
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # clients that are not closed might keep it from ending
