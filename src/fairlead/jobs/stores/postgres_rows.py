@@ -47,7 +47,9 @@ def _shared(column: list[str]) -> Iterable[str]:
 def claimed_of(rows: Sequence[Any]) -> list[Claimed]:
     """Read the answers of the functions `claim` and `acknowledge`."""
     return [
-        Claimed._make((*row[:7], dict(zip(row[7], row[8], strict=True)) if row[7] else {}, *row[9:]))
+        Claimed._make(
+            (*row[:7], dict(zip(row[7], row[8], strict=True)) if row[7] else {}, *row[9:])
+        )
         for row in rows
     ]
 
