@@ -8,10 +8,9 @@ thrown away: after any doubt (a database that was away, a lease that was lost) i
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from fairlead.core import Gate
@@ -22,10 +21,11 @@ from fairlead.jobs.endings import crashed, handed_back
 from fairlead.jobs.frontier import Frontier
 from fairlead.jobs.limits import SETTING, limits_of
 from fairlead.jobs.planning import Planners
+from fairlead.jobs.reading import no_collecting, pages_of
 from fairlead.jobs.roster import Roster
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from fairlead.jobs.estimates import Estimates
     from fairlead.jobs.records import Ending, Finished, Id, ReadyJob, RunningJob
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from fairlead.jobs.worker import Crew
     from fairlead.runtime import MakeGate
 
-PAGE = 5_000  # ready jobs read at once
 MOST_CLAIMS = 1_000  # in one statement
 LONGEST_PAUSE = 5.0  # seconds between tries while the database is away
 
@@ -177,7 +176,7 @@ class Scheduler:
         What jobs of this process end meanwhile writes no news, and what is read may be older: it is applied at the end.
         """
         self._meanwhile = []
-        with _no_collecting():
+        with no_collecting():
             frontier = await self._read_all()
         if frontier is None or self._meanwhile is None:
             return
@@ -207,25 +206,12 @@ class Scheduler:
         )
         self.estimates.replace(await self.store.estimates())
         self._hold(frontier, await self.store.running(), self.store.now())
-        async with aclosing(self._pages()) as pages:
+        async with aclosing(pages_of(self.store)) as pages:
             async for page in pages:
                 frontier.add(self.estimates.fill(page), self.store.now())
                 if time.monotonic() >= self._renew_at and not await self._renew():
                     return None
         return frontier
-
-    async def _pages(self) -> AsyncGenerator[list[ReadyJob], None]:
-        """Read all that is ready; the database looks for the next page while we work on one."""
-        asked = asyncio.ensure_future(self.store.ready(None, PAGE))
-        try:
-            while len(page := await asked) == PAGE:
-                asked = asyncio.ensure_future(self.store.ready((page[-1].dag, page[-1].node), PAGE))
-                await asyncio.sleep(0)  # it is sent now
-                yield page
-            yield page
-        finally:
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
 
     async def _turn(self, frontier: Frontier) -> None:
         await self._claimer.hand_back(self.finish)
@@ -387,16 +373,3 @@ class Scheduler:
         self.counts.lost_claims += len(lost)
         if lost and await self._renew():
             await self._recheck(lost)
-
-
-@contextmanager
-def _no_collecting() -> Iterator[None]:
-    """Collect no garbage while very much is read that stays: looking through it again and again takes half the time."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
