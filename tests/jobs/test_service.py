@@ -18,7 +18,7 @@ from fairlead.errors import (
     StoreUnavailable,
     UnknownRun,
 )
-from fairlead.jobs import Dag, Jobs, current_job, scheduling
+from fairlead.jobs import Dag, Jobs, current_job, reading
 
 QUICK: dict[str, Any] = {"lease": "2s", "sweep": "200ms", "poll": "100ms", "ack": "1s"}
 
@@ -844,7 +844,7 @@ class TestTakingOver:
         assert go(main()) == "ran"
 
     def test_every_page_of_what_is_ready_is_read(self, url, monkeypatch):
-        monkeypatch.setattr(scheduling, "PAGE", 3)
+        monkeypatch.setattr(reading, "PAGE", 3)
 
         async def main(many):
             jobs, double, *_ = small(url)
@@ -859,7 +859,7 @@ class TestTakingOver:
 
     def test_who_loses_the_lead_while_reading_stands_by(self, url, monkeypatch, caplog):
         """Reading took so long that another process leads: what was read is thrown away, and nothing failed."""
-        monkeypatch.setattr(scheduling, "PAGE", 1)
+        monkeypatch.setattr(reading, "PAGE", 1)
 
         async def main():
             jobs, double, *_ = small(url)

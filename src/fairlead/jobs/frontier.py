@@ -84,6 +84,7 @@ class Frontier:
         arriving: dict[int, ReadyJob] = {}
         outdated: list[Ticket] = []
         begun: dict[int, None] = {}
+        delayed = bool(later)
         for job in ready:
             number = job[0] << 32 | job[1]
             known = tickets.get(number)
@@ -92,6 +93,8 @@ class Frontier:
                     continue
                 outdated.append(known)
             arriving[number] = job
+            if job.start_at > now:
+                delayed = True
             if job.active and job.dag not in active:
                 begun[job.dag] = None
         if not arriving:
@@ -102,13 +105,14 @@ class Frontier:
             # They were begun before anybody here knew: no burst for them.
             since = now - self.orders.register.burst
             self._adjust("dags", "begin", (list(begun), since), now=now)
-        for number, job in list(arriving.items()):
-            if job.start_at > now:
-                later.add(_lean(job))
-                self._idle.pop(job.dag, None)
-                del arriving[number]
-            elif later:
-                later.remove(job.dag, job.node)
+        if delayed:
+            for number, job in list(arriving.items()):
+                if job.start_at > now:
+                    later.add(_lean(job))
+                    self._idle.pop(job.dag, None)
+                    del arriving[number]
+                else:
+                    later.remove(job.dag, job.node)
         # In order of arrival a line of the old costs little.
         self._enlist(sorted(arriving.values(), key=attrgetter("ready_at")), now)
 

@@ -46,15 +46,12 @@ def _shared(column: list[str]) -> Iterable[str]:
 
 def claimed_of(rows: Sequence[Any]) -> list[Claimed]:
     """Read the answers of the functions `claim` and `acknowledge`."""
-    # fmt: off
     return [
-        Claimed._make((
-            dag, node, worker, fence, name, task, payload,
-            dict(zip(uses, results, strict=True)) if uses else {}, *rest,
-        ))
-        for dag, node, worker, fence, name, task, payload, uses, results, *rest in rows
+        Claimed._make(
+            (*row[:7], dict(zip(row[7], row[8], strict=True)) if row[7] else {}, *row[9:])
+        )
+        for row in rows
     ]
-    # fmt: on
 
 
 def finished_of(rows: Sequence[Any], ids: list[Id]) -> Finished:
