@@ -1,11 +1,12 @@
 """Each verb of the gate, each move of a ticket, and what an illegal verb leaves behind: nothing."""
 
 from math import inf, nan
+from typing import Any
 
 import pytest
 
 from fairlead.capacities import Both, InFlight, Slots, TokenBucket
-from fairlead.core import Change, Gate, Outcome, Policy, State, Ticket
+from fairlead.core import STOP, Change, Gate, Outcome, Policy, State, Ticket
 from fairlead.errors import ConfigError, Misuse
 from fairlead.policies import FIFO, Aging, Classes, FairQueue, Level
 from fairlead.testing import CheckedGate
@@ -402,3 +403,24 @@ def test_a_gate_adopts_what_runs_at_another():
     assert gate.finish(running[1], 2.0) == [late]
     assert gate.advance(11.0) == [running[2]]  # held as long as it may, counted from the adoption
     assert gate.late == 0
+
+
+def test_a_gate_has_no_more_attributes_than_python_finds_at_once():
+    """CPython 3.11 keeps up to 29 beside the object; with one more, every one is looked up in a dictionary."""
+    assert len(vars(Gate(FIFO(), Slots(1)))) <= 29
+
+
+def test_slots_that_are_more_than_a_number_are_asked():
+    """The gate counts plain slots itself; what a subclass adds is not passed by, unless it says that it may be."""
+
+    class EvenSeconds(Slots):
+        def refusal(self, ticket: Ticket, now: float, without: Ticket | None = None) -> Any:
+            return STOP if now % 2 else super().refusal(ticket, now, without)
+
+    assert (Slots.counts, EvenSeconds.counts) == (True, False)
+    gate = CheckedGate(FIFO(), EvenSeconds(2))
+    odd, even = Ticket("odd"), Ticket("even")
+    gate.offer(odd, 1.0)
+    assert odd.state is State.WAITING
+    assert gate.offer(even, 2.0) == [odd]
+    assert even.state is State.RUNNING

@@ -322,6 +322,27 @@ def test_a_gate_that_lets_the_first_go_and_asks_nobody_is_caught():
         machine(Deaf, policy=FIFO, capacity=CAPACITIES["bucket"])
 
 
+def test_a_gate_that_does_not_note_who_waits_no_longer_is_caught():
+    class Careless(Gate):
+        _notes = property(lambda self: False, lambda self, noted: None)
+
+    with pytest.raises(AssertionError):
+        machine(Careless, capacity=CAPACITIES["reserved"])
+
+
+def test_a_gate_that_starts_one_more_than_there_are_slots_is_caught():
+    class Overcounting(Gate):
+        def finish(self, ticket: Ticket, *args: Any, **named: Any) -> Any:
+            held = ticket in self.holders
+            changed = super().finish(ticket, *args, **named)
+            if held and not self.waiting:
+                self.capacity.used -= 1  # type: ignore[attr-defined]
+            return changed
+
+    with pytest.raises(AssertionError, match="in use"):
+        machine(Overcounting, capacity=CAPACITIES["slots"])
+
+
 def test_a_line_that_serves_the_newest_first_is_caught():
     class Stack(Policy):
         def key(self, ticket: Ticket) -> int:

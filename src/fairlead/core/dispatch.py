@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fairlead.core.capacity import FULL, NEVER, STOP
 from fairlead.core.deadlines import Deadlines
 from fairlead.core.eviction import Evictions
-from fairlead.core.policy import Policy
+from fairlead.core.policy import Policy, title
 from fairlead.core.scopes import Scopes
 from fairlead.core.ticket import EVICTED, EXPIRED, REFUSED, RUNNING, WAITING, Evicted, Outcome
 from fairlead.errors import ConfigError, FairleadError, PolicyError
@@ -63,10 +63,11 @@ class Dispatcher:
         self._charges = policy.charges
         self._counted: Any = capacity if capacity.counts else None
         self._lasts = capacity.lasts and not capacity.scoped
+        # Is more to be done for one that waits no longer than to count it?  Also once one had a deadline, or may evict.
+        self._notes = capacity.watches or capacity.scoped
         plain = policy.shortcut and type(policy).skips is Policy.skips
         self._all_skip = plain or not policy.withholds
         self._plain = capacity.counts and self._all_skip and not self._charges
-        self._grounds: dict[Hashable, None] = {}  # the scopes in which it changed
         self._preemptors = 0  # waiting tickets that may evict, claims among them
         # Where there is room for one there is room for any: to be asked is to be admitted.
         self._asker: Admit = self._admitted.append if capacity.counts else self._admit
@@ -138,6 +139,7 @@ class Dispatcher:
         return expired
 
     def _remember(self, at: float, ticket: Ticket) -> None:
+        self._notes = True
         self._deadlines.add(at, ticket)
         if at < self.due:
             self.due = at
@@ -170,7 +172,7 @@ class Dispatcher:
         self._tell_later(changed)
         if isinstance(error, FairleadError):
             raise error
-        raise PolicyError(f"{_name(self.policy)} could not {deed} {ticket!r}: {error!r}") from error
+        raise PolicyError(f"{title(self.policy)} could not {deed} {ticket!r}: {error!r}") from error
 
     def _drop(self, ticket: Ticket, state: State, now: float) -> None:
         if ticket in self._claims:
@@ -231,13 +233,13 @@ class Dispatcher:
                 self._undo(now, changed)
                 if isinstance(error, FairleadError):
                     raise
-                raise PolicyError(f"{_name(self.policy)} raised {error!r} in pick") from error
+                raise PolicyError(f"{title(self.policy)} raised {error!r} in pick") from error
             if ticket is None and not admitted:
                 break
             if ticket is None or not admitted or admitted[-1] is not ticket:
                 wrong = f"returned {ticket!r} though {admitted or 'nobody'} was admitted"
                 self._undo(now, changed)
-                raise PolicyError(f"{_name(self.policy)} {wrong}")
+                raise PolicyError(f"{title(self.policy)} {wrong}")
             admitted.clear()
             if counted is not None:
                 counted.used = used = counted.used + 1
@@ -248,7 +250,7 @@ class Dispatcher:
                 self.holders[ticket] = False
                 if ticket.evictable or ticket.hold_until < inf:
                     self._watch(ticket)
-            if ticket.wait_until < inf or ticket.can_preempt or ticket.scopes or self._watches:
+            if self._notes:
                 self._stopped_waiting(ticket, now)
             else:
                 self.waiting -= 1
@@ -339,7 +341,7 @@ class Dispatcher:
         The head of the line is the policy's, or, where a scope is closed, the one it was closed for.
         """
         self._hunting = False
-        grounds, self._grounds = self._grounds, {}
+        grounds, self._evictions.grounds = self._evictions.grounds, {}
         if self._preemptors <= len(self._claims):
             return False  # nobody would; and to ask a planner for its head costs a plan
         closed = self._scopes.closed
@@ -362,10 +364,16 @@ class Dispatcher:
             return True
         return False
 
+    def _may_evict(self, ticket: Ticket) -> None:
+        """A ticket starts to wait that may evict."""
+        self._preemptors += 1
+        self._notes = True
+        self._rouse(ticket.scopes)
+
     def _rouse(self, scopes: Iterable[Hashable]) -> None:
         self._hunting = True
         for scope in scopes:
-            self._grounds[scope] = None
+            self._evictions.grounds[scope] = None
 
     def _serve_claims(self, now: float, changed: list[Ticket]) -> bool:
         """Start the claims that have room; like any head of a line, one that has none keeps later ones from it."""
@@ -390,7 +398,3 @@ class Dispatcher:
             self._stopped_waiting(ticket, now)
             changed.append(ticket)
         return True
-
-
-def _name(policy: Policy) -> str:
-    return f"policy {policy.name!r}" if policy.name else f"policy {type(policy).__name__}"

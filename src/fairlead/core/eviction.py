@@ -24,11 +24,14 @@ IMMUNE_AFTER = 3  # evictions of one and the same request
 class Evictions:
     """Evictable holders by pool and rank, newest last; the evicted ones; and the claims on their room."""
 
-    __slots__ = ("_pools", "claims", "owed")
+    __slots__ = ("_pools", "claims", "grounds", "owed")
 
     def __init__(self) -> None:
         self._pools: dict[Hashable, dict[int, dict[Ticket, None]]] = {}
         self.claims: dict[Ticket, None] = {}
+        self.grounds: dict[
+            Hashable, None
+        ] = {}  # scopes where a victim may be found that was not there
         self.owed: dict[Ticket, None] = {}  # evicted, their room has not come back yet
 
     def expose(self, ticket: Ticket) -> None:

@@ -153,8 +153,7 @@ class Gate(Dispatcher):
         if ticket.wait_until < inf:
             self._remember(ticket.wait_until, ticket)
         if ticket.can_preempt:
-            self._preemptors += 1
-            self._rouse(ticket.scopes)
+            self._may_evict(ticket)
         if self._closed:
             self._scopes.reopen(ticket, now)
         if self._lasts and not behind:
@@ -204,8 +203,7 @@ class Gate(Dispatcher):
             if ticket.wait_until < inf:
                 self._remember(ticket.wait_until, ticket)
             if ticket.can_preempt:
-                self._preemptors += 1
-                self._rouse(ticket.scopes)
+                self._may_evict(ticket)
             if self._closed:
                 self._scopes.reopen(ticket, now)
         if self._lasts:

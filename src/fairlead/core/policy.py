@@ -199,3 +199,8 @@ class Policy:
     def __iter__(self) -> Iterator[Ticket]:
         for lane in self._lanes.values():
             yield from lane
+
+
+def title(policy: Policy) -> str:
+    """Name a policy in an error."""
+    return f"policy {policy.name!r}" if policy.name else f"policy {type(policy).__name__}"

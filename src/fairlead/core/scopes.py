@@ -76,9 +76,10 @@ class Scopes:
     def see_opened(self, now: float) -> None:
         """Open what has gained room, as the capacity tells."""
         opened = self._capacity.opened
-        for scope in list(self.closed) if FULL in opened else opened:
-            if scope in self.closed:
-                self.open(scope, now)
+        if self.closed:
+            for scope in list(self.closed) if FULL in opened else opened:
+                if scope in self.closed:
+                    self.open(scope, now)
         opened.clear()
 
     def expect(self, refusal: Hashable, ticket: Ticket, now: float) -> float:

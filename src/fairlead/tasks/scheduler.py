@@ -12,10 +12,8 @@ import asyncio
 import inspect
 import warnings
 from asyncio import Future, current_task
-from contextvars import copy_context
 from functools import partial
 from math import inf
-from threading import get_ident
 from types import BuiltinFunctionType, CoroutineType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -180,29 +178,6 @@ class Scheduler(Door, Submitting):
 
     # A ticket's way in.  This is the hot path (benchmarks/tasks.py): few calls, each step in its place.
 
-    def _spawn(
-        self,
-        priority: int,
-        work: Any,
-        fields: Mapping[str, Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Work:
-        gate = self._gate
-        task = task_of(gate.loop) if get_ident() == gate.thread else None
-        if task is None:
-            self._prepare_loop(work)
-        ticket = Work(loop=gate.loop)
-        ticket.asked = ticket.handed = False
-        ticket.context = copy_context() or None
-        self._offer(ticket, priority, work, fields, args or kwargs, task)
-        ticket.owner = None  # until its worker has begun it
-        if args or kwargs:
-            ticket.work = partial(work, *args, **kwargs)
-        if ticket.state is RUNNING:
-            self._workers.start(ticket)
-        return ticket
-
     def _offer(
         self,
         ticket: TaskTicket | Work,
@@ -274,7 +249,8 @@ class Scheduler(Door, Submitting):
             discard(work)
             raise
 
-    def _prepare_loop(self, work: Any) -> None:
+    def _prepare_spawn(self, work: Any) -> None:
+        """Find the loop that a future is to belong to."""
         try:
             self._gate.enter("spawn")
         except Misuse:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
+from functools import partial
 from math import inf
 from threading import get_ident
 from types import CoroutineType
@@ -149,7 +151,9 @@ class Submitting:
         if ticket.state is not RUNNING:
             await ticket
         try:
-            result = work(*args, **kwargs) if callable(work) else work
+            result = work
+            if callable(work):
+                result = work(*args, **kwargs) if kwargs else work(*args)
             if type(result) is CoroutineType or hasattr(type(result), "__await__"):
                 result = await result
         except BaseException as error:
@@ -164,7 +168,21 @@ class Submitting:
 
     def spawn(self, priority: int, work: Any, /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """Queue work without a task of its own; the future has its result, and cancelling it cancels the work."""
-        return self._door._spawn(priority, work, self._fields, args, kwargs)
+        door, fields = self._door, self._fields
+        gate = door._gate
+        task = task_of(gate.loop) if get_ident() == gate.thread else None
+        if task is None:
+            door._prepare_spawn(work)
+        ticket = Work(loop=gate.loop)
+        ticket.asked = ticket.handed = False
+        ticket.context = copy_context() or None
+        door._offer(ticket, priority, work, fields, args or kwargs, task)
+        ticket.owner = None  # until its worker has begun it
+        if args or kwargs:
+            ticket.work = partial(work, *args, **kwargs)
+        if ticket.state is RUNNING:
+            door._workers.start(ticket)
+        return ticket
 
     def turn(self, priority: int = Priority.NORMAL, timeout: Any = None) -> Turn:
         """Hold a slot in the caller's own task: `async with scheduler.turn(priority=80, timeout=5.0): ...`"""

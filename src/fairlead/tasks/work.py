@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import types
-from contextvars import Context, copy_context
+from contextvars import Context
 from math import inf
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
@@ -101,8 +101,9 @@ class Workers:
     def start(self, work: Work) -> None:
         """Run work that has just been granted its slot, in a worker of its own."""
         work.handed = True
+        own = Context()
         worker = self._gate.entered.create_task(
-            self._work(work), name="fairlead-worker", context=Context()
+            self._work(work, own), name="fairlead-worker", context=own
         )
         self.tasks.add(worker)
         worker.add_done_callback(self.tasks.discard)
@@ -112,11 +113,11 @@ class Workers:
         while self.tasks and not self._gate.gate.active:
             await asyncio.wait(set(self.tasks))
 
-    async def _work(self, first: Work) -> None:
+    async def _work(self, first: Work, own: Context) -> None:
         """Run one unit after another.
 
-        Work whose spawner had context variables runs inside a copy of them; other work runs in the context of this
-        task, which is empty, and if it leaves a variable behind, the next unit is given to a new worker.
+        Work whose spawner had context variables runs inside a copy of them; other work runs in this task's `own`
+        context, which is empty, and if it leaves a variable behind, the next unit is given to a new worker.
         """
         task = asyncio.current_task()
         work: Work | None = first
@@ -151,7 +152,7 @@ class Workers:
                 await _uncancel(task)
             elif error is not None and not isinstance(error, Exception):
                 self._leave(task, error, following)
-            if following is not None and context is None and copy_context():
+            if own and following is not None:
                 self.start(following)
                 return
             work = following
@@ -178,7 +179,7 @@ class Workers:
             changed = ()
         following: Work | None = None
         if changed and type(changed[0]) is Work and changed[0].state is RUNNING:
-            following, *changed = changed
+            following, changed = changed[0], changed[1:]
             following.handed = True
             following.door._started(following)
         if changed or core.due < gate.timer_at:
