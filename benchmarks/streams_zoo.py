@@ -80,7 +80,7 @@ class RightVisited(Right):
 
 
 class Raises(Right):
-    bad_in = ("schedule_consumption",)
+    bad_in: tuple[str, ...] = ("schedule_consumption",)
 
     def misbehave(self, job: Job) -> bool:
         self.fail("schedule_consumption")
