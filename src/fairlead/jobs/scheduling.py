@@ -228,6 +228,10 @@ class Scheduler:
         if clock >= self._look_at:
             self._look_at = clock + self.settings.poll
             await self._look(frontier)
+        if clock >= self._sweep_at:
+            self._sweep_at = clock + self.settings.sweep
+            await self._rescue(frontier)
+            await self._upkeep(self)
         now = self.store.now()
         begun = time.perf_counter()
         if frontier.due <= now:
@@ -236,14 +240,10 @@ class Scheduler:
         self.counts.planning_seconds += time.perf_counter() - begun
         self.counts.planning_rounds += 1
         self.planners.ask(frontier)
-        for first in range(0, len(started), MOST_CLAIMS):
-            await self._claim(frontier, started[first : first + MOST_CLAIMS])
-        if clock >= self._sweep_at and self.leading:
-            # After the claims, so that what can run does so meanwhile.
-            self._sweep_at = clock + self.settings.sweep
-            await self._rescue(frontier)
-            await self._upkeep(self)
-        elif not started and not self._wake.is_set():
+        if started:
+            for first in range(0, len(started), MOST_CLAIMS):
+                await self._claim(frontier, started[first : first + MOST_CLAIMS])
+        elif not self._wake.is_set():
             until = min(self._renew_at, self._look_at, self._sweep_at) - time.monotonic()
             await self._rest(min(until, frontier.due - self.store.now()))
         self._wake.clear()
