@@ -172,6 +172,38 @@ def test_a_hold_that_comes_and_goes_is_lent_when_the_last_of_it_has_lingered(slo
     assert bulk.started_at == 9.0
 
 
+def test_the_hold_that_ends_first_counts_though_another_was_waited_for():
+    linger = (0.0, 1.0, 30.0)
+    capacity = Reserved(3, (0, 1, 1), linger=linger)
+    gate = CheckedGate(Classes(Level("bulk"), Level("middle"), Level("top")), capacity)
+    top, middle, low, bulk = (Ticket(rank=rank) for rank in (2, 1, 0, 0))
+    for ticket in (top, middle, low, bulk):
+        gate.offer(ticket, 0.0)
+    gate.finish(top, 1.0)  # its hold lingers until 31
+    gate.offer(Ticket(rank=2), 1.5)
+    gate.finish(middle, 2.0)
+    assert gate.next_wakeup(2.0) == 3.0
+    assert gate.advance(3.0) == [bulk]
+
+
+def test_while_a_demand_lasts_nobody_is_told_when_it_ends():
+    gate = CheckedGate(Classes(Level("bulk"), Level("top")), Reserved(3, (0, 2), linger=5.0))
+    for rank in (1, 0):
+        gate.offer(Ticket(rank=rank), 0.0)
+    bulk = Ticket(rank=0)
+    gate.offer(bulk, 0.0)
+    assert gate.explain(bulk, 0.0).ready_at == inf
+
+
+def test_a_linger_too_short_for_the_clock_is_none():
+    now = 1.7e9
+    gate = CheckedGate(Classes(Level("bulk"), Level("top")), Reserved(3, (0, 2), linger=1e-8))
+    top, _, bulk = tickets = [Ticket(rank=rank) for rank in (1, 0, 0)]
+    for ticket in tickets:
+        gate.offer(ticket, now)
+    assert gate.finish(top, now + 1) == [bulk]
+
+
 def test_without_a_holder_its_class_lingers_like_after_a_real_end():
     capacity = Reserved(2, (0, 2), linger=5.0)
     (top,) = fill(capacity, 1, 1)

@@ -31,6 +31,11 @@ class Faulty(Policy):
             first, second = list(self)[:2]
             admit(first)
             return second
+        if self.fault == "both":
+            first, second = list(self)[:2]
+            admit(first)
+            admit(second)
+            return second
         if self.fault == "nothing":
             admit(next(iter(self)))
             return None
@@ -60,7 +65,7 @@ def test_a_push_that_raises_leaves_the_ticket_out():
     assert gate.finish(a, 2.0) == [rest[0]]
 
 
-@pytest.mark.parametrize("fault", ["pick", "admitted", "foreign", "another", "nothing"])
+@pytest.mark.parametrize("fault", ["pick", "admitted", "foreign", "another", "both", "nothing"])
 @pytest.mark.parametrize(
     "capacity",
     [lambda: Slots(1), lambda: InFlight(1), lambda: TokenBucket(0.001, burst=1)],

@@ -19,7 +19,7 @@ from fractions import Fraction
 from math import ceil, inf
 from typing import TYPE_CHECKING
 
-from fairlead.core.capacity import FULL, Capacity, Hold
+from fairlead.core.capacity import FULL, Capacity, Hold, Later
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -186,9 +186,10 @@ class Reserved(Capacity):
         rank = ticket.rank
         self.used -= 1
         self.inflight[rank] = left = self.inflight[rank] - 1
-        lent = not left and not self.waiting[rank] and self._ends_demand(rank, now)
         # Within its reservation what a class gives back it holds: lower classes gain nothing.
-        self._opened(0 if lent or left >= self.reserved[rank] else rank)
+        self._opened(0 if left >= self.reserved[rank] else rank)
+        if not left and not self.waiting[rank]:
+            self._end_demand(rank, now)
 
     def enter(self, ticket: Ticket, now: float) -> None:
         self.waiting[ticket.rank] += 1
@@ -196,25 +197,27 @@ class Reserved(Capacity):
     def leave(self, ticket: Ticket, now: float) -> None:
         rank = ticket.rank
         self.waiting[rank] -= 1
-        if not self.waiting[rank] and not self.inflight[rank] and self._ends_demand(rank, now):
-            self._opened()
+        if not self.waiting[rank] and not self.inflight[rank]:
+            self._end_demand(rank, now)
 
-    def _ends_demand(self, rank: int, now: float) -> bool:
-        """A class has nothing left; say whether its hold is lent at once.  When it will be is for `ready_at` to say."""
+    def _end_demand(self, rank: int, now: float) -> None:
+        """A class has nothing left: its hold is lent to those below, when it has lingered."""
         self._demand_ended[rank] = now
-        return self.lend and not self._linger[rank]
+        if not self._linger[rank]:
+            self._opened()
+        elif self.lend:
+            at = now + self._linger[rank]
+            self.opened.extend([Later(hold, at) for hold in self._holds[:rank]])
 
     def ready_at(self, ticket: Ticket, now: float, scope: Hashable) -> float:
-        """The holds end one by one, `linger` after their demand: when can enough of them have ended?
-
-        A demand that lasts may end right after this instant, and nobody is told when it does: then it is asked again.
-        """
+        """The holds that linger without demand end one by one: when have enough of them ended?"""
         if type(scope) is not Hold or not self.lend:
             return inf
         missing = 1 - self.headroom(ticket.rank, now)
         ends = sorted(
-            (self._lent_at(above, now), self._held(above, now))
+            (self._demand_ended[above] + self._linger[above], self._held(above, now))
             for above in range(ticket.rank + 1, len(self.reserved))
+            if not self.inflight[above] and not self.waiting[above]
         )
         for end, held in ends:
             if end > now:
@@ -222,10 +225,6 @@ class Reserved(Capacity):
                 if missing <= 0:
                     return end
         return inf
-
-    def _lent_at(self, rank: int, now: float) -> float:
-        lasts = self.inflight[rank] or self.waiting[rank]
-        return (now if lasts else self._demand_ended[rank]) + self._linger[rank]
 
     def room(self) -> Mapping[Hashable, float]:
         return {self.name: max(0, self.total - self.used)}

@@ -1,6 +1,6 @@
 """The pure decision core: who goes next, and is there room?  No clock, no loop, no I/O."""
 
-from fairlead.core.capacity import FULL, NEVER, STOP, Capacity, Halt, Hold
+from fairlead.core.capacity import FULL, NEVER, STOP, Capacity, Halt, Hold, Later
 from fairlead.core.explain import Explanation
 from fairlead.core.gate import Change, Gate
 from fairlead.core.policy import Policy
@@ -15,6 +15,7 @@ __all__ = [
     "Gate",
     "Halt",
     "Hold",
+    "Later",
     "NEVER",
     "Outcome",
     "Policy",

@@ -41,6 +41,13 @@ class Hold(NamedTuple):
     whose: Hashable = None  # where doors with classes of their own share a gate
 
 
+class Later(NamedTuple):
+    """A scope that may gain room by itself, though not before that instant."""
+
+    scope: Hashable
+    at: float
+
+
 class Capacity:
     """The base of every capacity; a user's own needs `refusal`, `take` and `give`.
 
@@ -66,9 +73,8 @@ class Capacity:
         False  # is it a number of slots, `used` of `total`?  Then the gate counts, and need not ask
     )
     lasts = False  # does a STOP stand until `ready_at`, unless something is in `opened` before?
-    opened: list[
-        Hashable
-    ]  # scopes that gained room since the gate last looked; FULL in it: any scope
+    # Scopes that gained room since the gate last looked, and each Later that it is to look at; FULL in it: any scope.
+    opened: list[Hashable]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # Set up here, so that a subclass with its own __init__ need not call ours.

@@ -221,7 +221,7 @@ class Dispatcher:
         if counted is not None:
             self._full = counted.used >= counted.total
         elif capacity.opened:
-            self._scopes.see_opened(now)
+            self.due = min(self.due, self._scopes.see_opened(now))
         if self._claims and not self._serve_claims(now, changed):
             return
         # Steps are written out below where a call would say it shorter: benchmarks/gate.py.
@@ -236,7 +236,7 @@ class Dispatcher:
                 raise PolicyError(f"{title(self.policy)} raised {error!r} in pick") from error
             if ticket is None and not admitted:
                 break
-            if ticket is None or not admitted or admitted[-1] is not ticket:
+            if ticket is None or len(admitted) != 1 or admitted[0] is not ticket:
                 wrong = f"returned {ticket!r} though {admitted or 'nobody'} was admitted"
                 self._undo(now, changed)
                 raise PolicyError(f"{title(self.policy)} {wrong}")

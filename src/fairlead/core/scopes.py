@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 from math import inf, nextafter
 from typing import TYPE_CHECKING
 
-from fairlead.core.capacity import FULL, Hold
+from fairlead.core.capacity import FULL, Hold, Later
 from fairlead.core.ticket import WAITING
 
 if TYPE_CHECKING:
@@ -73,25 +73,32 @@ class Scopes:
             if scope in self.closed:
                 self.open(scope, now)
 
-    def see_opened(self, now: float) -> None:
-        """Open what has gained room, as the capacity tells."""
+    def see_opened(self, now: float) -> float:
+        """Open what has gained room, as the capacity tells; tell when the first timer of all is due."""
         opened = self._capacity.opened
         if self.closed:
             for scope in list(self.closed) if FULL in opened else opened:
-                if scope in self.closed:
-                    self.open(scope, now)
+                if type(scope) is Later and scope.at > now:
+                    if scope.scope in self.closed:
+                        self._set_timer(*scope)
+                elif (gained := scope.scope if type(scope) is Later else scope) in self.closed:
+                    self.open(gained, now)
         opened.clear()
+        return self.soonest()
 
     def expect(self, refusal: Hashable, ticket: Ticket, now: float) -> float:
         """Set the timer of a refusal, unless an earlier one is set; tell when the first of all is due."""
         at = self._capacity.ready_at(ticket, now, refusal)
-        if at < self._timer_of.get(refusal, inf):
-            if at <= now:  # one that says "now" and refuses must not stop time
-                at = nextafter(now, inf)
-            self._timer_of[refusal] = at
+        if at <= now:  # one that says "now" and refuses must not stop time
+            at = nextafter(now, inf)
+        self._set_timer(refusal, at)
+        return self.soonest()
+
+    def _set_timer(self, scope: Hashable, at: float) -> None:
+        if at < self._timer_of.get(scope, inf):
+            self._timer_of[scope] = at
             self._count += 1
-            heappush(self._timers, (at, self._count, refusal))
-        return self._timers[0][0] if self._timers else inf
+            heappush(self._timers, (at, self._count, scope))
 
     def soonest(self) -> float:
         return self._timers[0][0] if self._timers else inf

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fairlead.core import FULL, NEVER, Capacity, Halt, Hold, Policy
+from fairlead.core import FULL, NEVER, Capacity, Halt, Hold, Later, Policy
 from fairlead.policies import FairQueue
 
 if TYPE_CHECKING:
@@ -148,6 +148,9 @@ class Told(list[Any]):
         self._door, self._opened = door, opened
 
     def append(self, scope: Any) -> None:
+        if type(scope) is Later:
+            self._opened.append(scope._replace(scope=_outside(self._door, scope.scope)))
+            return
         self._opened.append(_outside(self._door, scope))
         if isinstance(scope, Halt):  # whoever of this door was refused may be asked again
             self._opened.append(FULL)
