@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from fairlead.gateway import PriorityMiddleware
 from fairlead.testing import run_virtual
-from tests.gateway.virtual import Client, HoldGate, Scene, ticks
+from tests.gateway.virtual import Client, HoldGate, Scene, config, settled, ticks
 
 CHUNKED = (b"transfer-encoding", b"chunked")
 
@@ -99,6 +100,19 @@ class TestASlotIsHeld:
             assert scene.ended("failed") == (after != "end")
             assert client.status == (200 if after in {"byte", "end"} else None)
             scene.quiet()
+
+        run_virtual(main())
+
+    def test_until_the_application_ends_with_more_than_an_error(self):
+        async def app(scope, receive, send) -> None:
+            raise BaseExceptionGroup("ends", [asyncio.CancelledError()])
+
+        async def main() -> None:
+            guarded = PriorityMiddleware(app, config())
+            client = Client(guarded)
+            with pytest.raises(BaseExceptionGroup):
+                await client.task
+            settled(guarded.admission)
 
         run_virtual(main())
 
@@ -247,6 +261,23 @@ class TestTheFirstByte:
             await held.leave()
             await client.done()
             scene.quiet()
+
+        run_virtual(main())
+
+    def test_may_be_sent_together_with_the_second(self):
+        async def app(scope, receive, send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            one = send({"type": "http.response.body", "body": b"one", "more_body": True})
+            two = send({"type": "http.response.body", "body": b"two", "more_body": True})
+            await asyncio.gather(one, two)
+            await send({"type": "http.response.body", "body": b"end"})
+
+        async def main() -> None:
+            guarded = PriorityMiddleware(app, config())
+            client = await Client(guarded, priority="bulk").done()
+            kinds = [message["type"] for message in client.sent]
+            assert kinds == ["http.response.start", *["http.response.body"] * 3]
+            settled(guarded.admission)
 
         run_virtual(main())
 

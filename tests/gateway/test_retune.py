@@ -196,7 +196,19 @@ class TestNewLimitsHoldFromNowOn:
             await first.leave()
             await (await scene.app.next()).answer()
             assert [(await one.done()).status for one in (early, by)] == [200, 200]
-            late, _ = await scene.running("interactive", tenant="a")
+            scene.quiet()
+
+        run_virtual(main())
+
+    def test_who_waits_when_somebody_may_preempt_can_be_preempted_once_it_runs(self):
+        async def main() -> None:
+            scene = Scene(policies={"header:root": {"max_class": "interactive"}})
+            early, first = await scene.running("interactive", tenant="a")
+            late = await scene.waiting("interactive", tenant="a")
+            retune(scene)
+            await first.answer()
+            await early.done()
+            await scene.app.next()
             by = scene.client("system", tenant="root")
             assert (await late.done()).status == 503
             await (await scene.app.next()).answer()

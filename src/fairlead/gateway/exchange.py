@@ -114,9 +114,9 @@ class Exchange(LeanTicket):
             return
         tuning, rank = pool.tuning, self.rank
         self.can_preempt = tuning.can_preempt[rank]
-        self.keeps_head = tuning.keeps_head[rank]
-        self.evictable = evictable = tuning.evictable[rank]
-        if evictable:
+        self.keeps_head = keeps_head = tuning.keeps_head[rank]
+        self.evictable = tuning.evictable[rank]
+        if keeps_head:  # it may become evictable while it waits
             self.task = task = asyncio.current_task()
             self.cancelling = 0 if task is None else task.cancelling()
         gate, runtime = pool.gate, pool.runtime
@@ -225,6 +225,11 @@ class Exchange(LeanTicket):
 
     async def _send_first(self, message: Any) -> None:
         last = not message.get("more_body", False)
+        if self.streaming:  # it was asked to send before another's first byte had gone
+            await self.raw_send(message)
+            if last:
+                self._complete()
+            return
         pool = self.pool_of_slots
         if self.keeps_head:
             if not (last or message.get("body")) and message["type"] == "http.response.body":

@@ -148,6 +148,8 @@ class PriorityMiddleware:
                 return True
             exchange.end(count.FAILED)
             exchange.status = exchange.status if exchange.answering else 500
+        else:
+            exchange.leave()  # the process or the loop is about to end
         return False
 
     def _conclude(self, exchange: Exchange, failure: Failure | None) -> Failure | None:

@@ -142,8 +142,13 @@ class Pool:
             self._sharing.resize(self.name, total)
 
     def retune(self, tuning: Tuning) -> None:
-        """Apply other settings to the gate as it stands; whoever waits goes on waiting."""
+        """Apply other settings to the gate as it stands; whoever waits goes on waiting.
+
+        Who runs already keeps what it came with: where nobody could preempt it then, nobody can now.
+        """
         self.tuning = tuning
+        for waiter in self.gate.waiters():
+            waiter.evictable = tuning.evictable[waiter.rank]
         self.runtime.adjust(Change("classes", "retune", (tuning.levels, tuning.budget)))
         self._weigh()
         kept = (tuning.floors, tuning.shares, tuning.linger, tuning.lend)
