@@ -408,7 +408,7 @@ def test_what_is_remembered_of_labels_is_what_is_read_from_them(keys: tuple[str,
             **{f"{key}_label_key": key for key in keys},
         }
     )
-    values: tuple[Any, ...] = ("1", "1", "x", 1, True, "-1", "1" * 200)
+    values: tuple[Any, ...] = ("1", "1", "x", 1, True, None, "-1", "1" * 200)
     rng, remembering = random.Random(1), Resolver(said)
     for _ in range(3_000):
         given = rng.sample(("a", "b", "c", "d", "e", "tokens", "priority", *keys), rng.randrange(4))

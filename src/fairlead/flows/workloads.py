@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Labels = Mapping[str, str]
 
 MOST_KNOWN = 1_000  # combinations of label values of which the meaning is remembered
+ABSENT = object()  # a label that is not there; one that is None is not text, and is not remembered
 LONGEST_KEY = 128  # characters of a user, tenant or limit key; longer ones go by their hash
 
 
@@ -82,7 +83,7 @@ class Resolver:
         if self.estimate is not None:
             return self._read(labels)  # which changes with time
         get = labels.get
-        values = tuple([get(key) for key in self._reads])
+        values = tuple([get(key, ABSENT) for key in self._reads])
         try:
             found = self._known.get(values)
         except TypeError:  # a value that is no text
@@ -96,7 +97,7 @@ class Resolver:
         return found
 
     def _memorable(self, key: str, value: object) -> bool:
-        if value is None:
+        if value is ABSENT:
             return key not in self._counted
         return type(value) is str and len(value) <= LONGEST_KEY
 
