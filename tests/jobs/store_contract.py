@@ -534,6 +534,23 @@ class StoreContract:
         (last,) = await hand.claim(dag, 10)
         assert last.inputs == {node: str(node) for node in range(10)}
 
+    async def test_a_batch_may_hold_every_kind_of_ending(self, hand: Hand):
+        states = (COMPLETED, RETRY, FAILED, COMPLETED, CANCELLED)
+        dag = await hand.submit({f"n{place}": () for place in range(len(states))})
+        await hand.claim(dag, *range(len(states)))
+        told = await hand.store.finish(
+            WORKER,
+            [
+                Ending(dag, node, hand.fences[dag, node], state, **how)
+                for node, state in enumerate(states)
+                for how in (
+                    {"result": "1"} if state is COMPLETED else {"attempts": 1, "crashes": 0},
+                )
+            ],
+        )
+        assert told.applied == [(dag, node) for node in range(len(states))]
+        assert told.refused == []
+
     async def test_a_wrong_fence_changes_nothing(self, hand: Hand):
         dag = await hand.submit(CHAIN)
         await hand.claim(dag, 0)

@@ -25,7 +25,7 @@ def storable(text: str | None) -> str | None:
 
 def numbers(column: Iterable[int] | None) -> str | None:
     """Write integers as PostgreSQL reads them from text: making an array takes the driver far longer."""
-    return None if column is None else f"{{{str([*column])[1:-1]}}}"
+    return None if column is None else f"{{{str([*column])[1:-1]}}}".replace("None", "NULL")
 
 
 def ready_page(row: Any) -> list[ReadyJob]:
