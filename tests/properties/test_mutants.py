@@ -198,6 +198,7 @@ class Deaf(Scopes):
 
     def see_opened(self, now):
         self._capacity.opened.clear()
+        return self.soonest()
 
 
 class Unforgiving(Scopes):
