@@ -139,9 +139,8 @@ def test_while_nobody_plans_jobs_want_no_slot(tmp_path, monkeypatch, why):
         await until(lambda: pool.gate.active == 1)
         await jobs.submit(many("hold", "hold", "hold"))
         await until(lambda: pool.gate.active == 2 and pool.gate.waiting)
-        if why == "drain":
-            ending = asyncio.create_task(jobs.close("20s"))
-        else:
+        ending = asyncio.create_task(jobs.close("20s")) if why == "drain" else None
+        if ending is None:
             monkeypatch.setattr(await jobs.store(), "lead", away)
             jobs.scheduler._renew_at = 0.0
             jobs.scheduler.wake()
@@ -153,7 +152,7 @@ def test_while_nobody_plans_jobs_want_no_slot(tmp_path, monkeypatch, why):
         assert (pool.gate.active, pool.gate.waiting) == (1, 0)
         monkeypatch.undo()
         leave.set()
-        await (ending if why == "drain" else jobs.close("20s"))
+        await (ending or jobs.close("20s"))
         await until(lambda: not pool.gate.active)
         await api.shutdown()
 
@@ -201,8 +200,8 @@ def test_tries_to_read_everything_do_not_add_up(tmp_path, monkeypatch):
 
             async def broken(store):
                 held.append(pool.gate.active)  # what runs is taken over, and not let go yet
-                raise StoreUnavailable("away")
-                yield
+                await away()
+                yield []
 
             monkeypatch.setattr(scheduling, "ready_pages", broken)
             jobs.scheduler._step_down()

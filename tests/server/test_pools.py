@@ -320,7 +320,7 @@ def test_an_app_that_joins_the_gate_of_another_door_cannot_share(tmp_path: Path,
         with pytest.raises(ConfigError, match="the app's capacity has a gate already"):
             Server(load_mapping(configured(tmp_path, pools=doors, **shop.sections())))
         Server(load_mapping(configured(tmp_path, **shop.sections())))  # in no pool it may
-        assert shop.module.app.make_gate is Gate  # type: ignore[attr-defined]
+        assert shop.module.app.make_gate is Gate
 
 
 def test_what_if_of_a_pool_changes_its_slots_and_its_weights(tmp_path: Path):
