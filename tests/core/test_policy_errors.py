@@ -206,3 +206,72 @@ def test_a_fair_queue_says_at_once_what_is_wrong_with_a_key():
     gate.offer(first, 1.0)
     gate.offer(second, 1.0)
     assert gate.finish(first, 2.0) == [second]
+
+
+def catching_up(policy: Faulty) -> tuple[CheckedGate, Faulty, Ticket, Ticket]:
+    """A slot is free, the policy failed to give it to one who waits until 5.0, and one holds the other slot."""
+    gate = CheckedGate(policy, Slots(2))
+    first, second, third = (Ticket(key) for key in ("first", "second", "third"))
+    third.wait_until = 5.0
+    for ticket in (first, second, third):
+        gate.offer(ticket, 0.0)
+    policy.fault = "pick"
+    with pytest.raises(PolicyError):
+        gate.finish(first, 1.0)
+    return gate, policy, second, third
+
+
+@pytest.mark.parametrize("verb", ["finish", "finish_all"])
+def test_a_policy_that_fails_as_a_late_gate_catches_up_costs_no_slot(verb: str):
+    gate, policy, second, third = catching_up(Faulty())
+    with pytest.raises(PolicyError, match="Faulty raised"):
+        gate.finish(second, 6.0) if verb == "finish" else gate.finish_all([second], 6.0)
+    assert (second.state, gate.active) == (State.DONE, 0)
+    assert gate.capacity.audit(gate.holders) is None
+    policy.fault = ""
+    assert gate.advance(7.0) == [third]
+    assert gate.late == 0
+
+
+def test_a_policy_that_fails_as_a_late_gate_catches_up_undoes_no_change_and_keeps_nobody():
+    gate, _, _, _ = catching_up(Faulty())
+    with pytest.raises(PolicyError):
+        gate.adjust(Change("slots", "resize", (3,)), 6.0)
+    assert gate.capacity.total == 3  # type: ignore[attr-defined]
+    gate, _, _, third = catching_up(Faulty())
+    with pytest.raises(PolicyError, match="Faulty raised"):
+        gate.withdraw([third], 6.0)
+    assert (third.state, gate.waiting) == (State.WITHDRAWN, 0)
+
+
+def test_a_failure_that_does_not_recur_is_told_after_the_deed():
+    class FailsOnce(Faulty):
+        def pick(self, admit, now):
+            try:
+                return super().pick(admit, now)
+            finally:
+                self.fault = ""
+
+    gate, policy, second, third = catching_up(FailsOnce())
+    policy.fault = "pick"
+    with pytest.raises(PolicyError, match="FailsOnce raised"):
+        gate.finish(second, 6.0)
+    assert (second.state, third.state) == (State.DONE, State.RUNNING)
+    assert gate.next_wakeup(6.0) == 6.0
+    assert gate.advance(6.0) == [third]
+    assert gate.finish(third, 7.0) == []  # and told once
+
+
+def test_who_comes_as_something_is_due_and_the_policy_fails_holds_nothing():
+    class Impolite(Faulty):
+        def outranks(self, ticket, now):
+            return True
+
+    gate, _, _, _ = catching_up(Impolite())
+    with pytest.raises(PolicyError):
+        gate.adjust(Change("slots", "resize", (3,)), 2.0)
+    for now in (5.0, 6.0):  # as it is due, and after
+        with pytest.raises(PolicyError):
+            gate.offer(late := Ticket("late"), now)
+        assert late.state is not State.RUNNING
+        assert late not in gate.holders

@@ -8,8 +8,8 @@ import pytest
 
 from fairlead import Scheduler, ThreadScheduler
 from fairlead.capacities import Slots
-from fairlead.core import Ticket
-from fairlead.errors import ConfigError, Misuse
+from fairlead.core import Change, State, Ticket
+from fairlead.errors import ConfigError, Misuse, PolicyError
 from fairlead.policies import FIFO
 from fairlead.runtime import GatePool
 from fairlead.testing import CheckedGate
@@ -139,6 +139,77 @@ def test_a_policy_that_fails_with_the_second_slot_keeps_nobody_untold_who_has_th
         gate.finish(tickets[0], 1.0)
         assert gate.advance(1.0) == tickets[1:]
         assert pool.gate.active == 2
+
+    run(main())
+
+
+def test_a_slot_that_is_lent_to_a_late_door_whose_policy_fails_is_not_lost():
+    class Failing(FIFO):
+        fails = False
+
+        def pick(self, admit: Any, now: float) -> Ticket | None:
+            if self.fails:
+                raise ValueError("not now")
+            return super().pick(admit, now)
+
+    async def main() -> None:
+        pool = GatePool(1)
+        other = pool.borrower("other", wake=lambda: None, gate=CheckedGate)(FIFO(), Slots(4))
+        other.offer(held := Ticket("held"), 0.0)
+        assert other.advance(0.0) == [held]
+        policy = Failing()
+        gate = pool.borrower("jobs", wake=lambda: None, gate=CheckedGate)(policy, Slots(4))
+        first, brief = Ticket("first"), Ticket("brief")
+        brief.wait_until = 5.0
+        gate.enlist([first, brief], 0.0)
+        policy.fails = True
+        with pytest.raises(PolicyError):
+            gate.adjust(Change("slots", "resize", (5,)), 2.0)
+        other.finish(held, 2.0)  # its slot is lent to the jobs
+        for now in (6.0, 7.0):
+            with pytest.raises(PolicyError):
+                gate.advance(now)
+        policy.fails = False
+        gate.offer(Ticket("third"), 8.0)
+        await until(lambda: first in gate.advance(8.0) or first.state is State.RUNNING)
+        assert pool.gate.active == 1
+        gate.withdraw(gate.waiters(), 9.0)
+        gate.finish(first, 9.0)
+        assert not pool.gate.active
+        assert not pool.gate.waiting
+
+    run(main())
+
+
+def test_the_loop_waits_for_no_thread_that_is_at_its_gate():
+    async def main() -> None:
+        pool = GatePool(1)
+        slots = Slots(4)
+        mine = Scheduler.bounded(4, gate=pool.member("mine"))
+        other = ThreadScheduler.bounded(capacity=slots, gate=pool.borrower("other"))
+        leave = asyncio.Event()
+        holding = asyncio.create_task(mine.submit(50, leave.wait))
+        await until(lambda: pool.gate.active == 1)
+        waiting = other.spawn(50, threading.get_ident)
+        await until(lambda: pool.gate.waiting == 1)
+        at_it, go_on = threading.Event(), threading.Event()
+
+        def be_slow() -> bool:
+            with slots.thread_gate.lock:
+                at_it.set()
+                return go_on.wait(5.0)
+
+        slow = asyncio.create_task(asyncio.to_thread(be_slow))
+        await asyncio.to_thread(at_it.wait, 20.0)
+        leave.set()
+        await holding
+        await until(lambda: pool.gate.active == 1 and not pool.gate.waiting)  # it is lent
+        assert not waiting.done()
+        go_on.set()
+        assert await slow, "the loop waited until it had given up"
+        assert await asyncio.wrap_future(waiting)
+        await mine.shutdown()
+        await asyncio.to_thread(other.shutdown)
 
     run(main())
 

@@ -3,7 +3,11 @@
 import asyncio
 import threading
 
-from fairlead.jobs import Dag, Jobs
+import pytest
+
+from fairlead import Scheduler
+from fairlead.errors import StoreUnavailable
+from fairlead.jobs import Dag, Jobs, scheduling
 from fairlead.runtime import GatePool
 from fairlead.testing import CheckedGate
 from tests.gateway.rig import until
@@ -117,5 +121,97 @@ def test_at_the_end_everything_is_given_back_and_not_before(tmp_path):
         leave.set()
         await ending
         await until(lambda: not pool.gate.active and not pool.gate.waiting)
+
+    go(main())
+
+
+@pytest.mark.parametrize("why", ["drain", "database"])
+def test_while_nobody_plans_jobs_want_no_slot(tmp_path, monkeypatch, why):
+    """They drain, or the database is away: what others give back goes to those who can use it."""
+
+    async def main():
+        pool = GatePool(2, gate=CheckedGate)
+        api = Scheduler.bounded(8, gate=pool.member("api"))
+        jobs, leave = sharing(pool, database("sqlite", tmp_path))
+        await jobs.start()
+        gone = asyncio.Event()
+        request = asyncio.create_task(api.submit(50, gone.wait))
+        await until(lambda: pool.gate.active == 1)
+        await jobs.submit(many("hold", "hold", "hold"))
+        await until(lambda: pool.gate.active == 2 and pool.gate.waiting)
+        ending = asyncio.create_task(jobs.close("20s")) if why == "drain" else None
+        if ending is None:
+            monkeypatch.setattr(await jobs.store(), "lead", away)
+            jobs.scheduler._renew_at = 0.0
+            jobs.scheduler.wake()
+        await until(lambda: not jobs.scheduler.leading)
+        gone.set()
+        await request
+        async with asyncio.timeout(10.0):
+            await api.submit(50, asyncio.sleep, 0)
+        assert (pool.gate.active, pool.gate.waiting) == (1, 0)
+        monkeypatch.undo()
+        leave.set()
+        await (ending or jobs.close("20s"))
+        await until(lambda: not pool.gate.active)
+        await api.shutdown()
+
+    go(main())
+
+
+async def away(*args):
+    raise StoreUnavailable("away")
+
+
+def test_a_job_that_ends_while_others_drain_gives_its_slot_back(tmp_path):
+    async def main():
+        pool = GatePool(2, gate=CheckedGate)
+        jobs, leave = sharing(pool, database("sqlite", tmp_path))
+        sooner = threading.Event()
+
+        @jobs.task(executor="threads")
+        def brief():
+            sooner.wait(20.0)
+
+        await jobs.start()
+        await jobs.submit(many("hold", "brief"))
+        await until(lambda: jobs.crew.running["threads"] == 2)
+        ending = asyncio.create_task(jobs.close("20s"))
+        await until(lambda: not jobs.scheduler.leading)
+        assert pool.gate.active == 2
+        sooner.set()
+        await until(lambda: pool.gate.active == 1)
+        assert not ending.done()
+        leave.set()
+        await ending
+        await until(lambda: not pool.gate.active)
+
+    go(main())
+
+
+def test_tries_to_read_everything_do_not_add_up(tmp_path, monkeypatch):
+    async def main():
+        pool = GatePool(8, gate=CheckedGate)
+        jobs, leave = sharing(pool, database("sqlite", tmp_path))
+        async with jobs:
+            run = await jobs.submit(many("hold"))
+            await until(lambda: pool.gate.active == 1 and jobs.crew.running["threads"] == 1)
+            held = []
+
+            async def broken(store):
+                held.append(pool.gate.active)  # what runs is taken over, and not let go yet
+                await away()
+                yield []
+
+            monkeypatch.setattr(scheduling, "ready_pages", broken)
+            jobs.scheduler._step_down()
+            jobs.scheduler.wake()
+            await until(lambda: len(held) == 3)
+            await until(lambda: pool.gate.active == 1)
+            assert held == [2, 2, 2]
+            monkeypatch.undo()
+            leave.set()
+            assert (await jobs.wait(run)).state == "completed"
+            await until(lambda: not pool.gate.active)
 
     go(main())

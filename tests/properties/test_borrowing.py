@@ -67,11 +67,13 @@ class World:
         self.pool.runtime.clock = self.loop.time
         self.roused: dict[str, None] = {}
         self.limit = slots
+        self.makes: dict[str, Any] = {}
         self.doors: dict[str, Any] = {
             "tasks": self.pool.member("tasks", weights[0])(FIFO(), Slots(3))
         }
         for name, weight in zip(("jobs", "streams"), weights[1:], strict=True):
             make = self.pool.borrower(name, weight, wake=partial(self.wake, name), gate=CheckedGate)
+            self.makes[name] = make
             self.doors[name] = make(*self.own(name))
 
     def own(self, name: str) -> tuple[Any, Any]:
@@ -112,6 +114,20 @@ class World:
     def resize(self, slots: int) -> None:
         self.limit = max(self.limit, slots)
         self.pool.resize(slots)
+
+    def begin_anew(self, name: str) -> None:
+        """A door throws its gate away: what runs goes on in another, where nobody waits."""
+        former = self.doors[name]
+        self.doors[name] = self.makes[name](*self.own(name))
+        self.doors[name].adopt(list(former.holders), self.loop.seconds)
+        self.hear()  # each is heard at once, as on the pool's own loop; between the two, slots are held twice
+        former.surrender()
+        self.hear()
+        self.check()
+
+    def hear(self) -> None:
+        while self.loop.calls:
+            self.loop.calls.popleft()()
 
     def running(self, name: str) -> list[Any]:
         return list(self.doors[name].holders)
@@ -176,6 +192,8 @@ def story(seed: int, steps: int = 250) -> None:
             world.resize(rng.choice((0, 2, 5)))
         elif name == "streams":
             gate.adjust(Change("workers", "resize", (rng.choice((1, 3, 6)),)), now)
+        elif name == "jobs":
+            world.begin_anew(name)
         world.check()
         if rng.random() < 0.1:
             world.settle()

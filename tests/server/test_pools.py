@@ -12,6 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from fairlead import Slots, ThreadScheduler
+from fairlead.core import Gate
 from fairlead.errors import ConfigError
 from fairlead.jobs import Dag, Jobs
 from fairlead.jobs.operating import Operations
@@ -308,6 +310,17 @@ def test_a_scheduler_of_the_users_own_cannot_share(tmp_path: Path, shop: Shop):
     )
     with pytest.raises(ConfigError, match="Own, the app's own scheduler, has no gate"):
         Server(loaded)
+
+
+def test_an_app_that_joins_the_gate_of_another_door_cannot_share(tmp_path: Path, shop: Shop):
+    taken = Slots(2)
+    with ThreadScheduler.bounded(capacity=taken):
+        shop.module.app = app_on(shop.broker, capacity=taken)  # type: ignore[attr-defined]
+        doors = {"gpu": {"slots": 2, "doors": DOORS}}
+        with pytest.raises(ConfigError, match="the app's capacity has a gate already"):
+            Server(load_mapping(configured(tmp_path, pools=doors, **shop.sections())))
+        Server(load_mapping(configured(tmp_path, **shop.sections())))  # in no pool it may
+        assert shop.module.app.make_gate is Gate
 
 
 def test_what_if_of_a_pool_changes_its_slots_and_its_weights(tmp_path: Path):

@@ -23,7 +23,7 @@ from fairlead.streams import Consumer
 from fairlead.streams.gating import GateScheduler
 from fairlead.streams.ordering import TopicOrder
 from fairlead.streams.queue import JobsQueue
-from fairlead.testing import PolicyContract
+from fairlead.testing import CheckedGate, PolicyContract
 from tests.streams.staging import Book, app_on, filled, job, running, until, wait_committed, writing
 
 WEIGHTS = {"a": 3.0, "b": 1.0}
@@ -331,6 +331,8 @@ def test_a_shared_gate_has_one_policy_and_one_on_a_loop_cannot_be_shared():
     Hands(capacity=shared)
     with pytest.raises(ConfigError, match="policy: the capacity is shared"):
         Hands(capacity=shared, policy=FairQueue("tenant"))
+    with pytest.raises(ConfigError, match="capacity: it has a gate already"):
+        Hands(capacity=shared, gate=CheckedGate)  # of which nothing would come
     on_a_loop = Slots(1)
     Scheduler.bounded(capacity=on_a_loop)
     with pytest.raises(ConfigError, match="capacity has a gate on an event loop"):

@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 
 class Lent(Capacity):
-    """What is lent now; what goes back is counted, all told: `given` after use, `unused` without."""
+    """What is lent now.  Counted all told: `taken` what was lent, and of it `given` back after use, or `unused`."""
 
     def __init__(self, lender: str, total: Callable[[], int]) -> None:
         self.name = f"lent by {lender}"
         self._lender, self._total = lender, total
         self.spare = 0  # lent and not in use; below 0 if tickets that ran already were adopted
         self.used = 0
-        self.given = self.unused = 0
+        self.taken = self.given = self.unused = 0
         self.short = False  # the last one asked had room of its own, and lacked a slot
 
     def lend(self, slots: int) -> None:
         """Have more slots."""
         self.spare += slots
+        self.taken += slots
 
     def return_spare(self) -> None:
         """Give back what nobody here can use."""

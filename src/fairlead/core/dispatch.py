@@ -52,6 +52,7 @@ class Dispatcher:
         self._full = False
         self._admitted: list[Ticket] = []  # the one that has room, and `pick` has yet to return it
         self._untold: list[Ticket] = []  # changed by a verb that then failed; told by the next one
+        self._failed: FairleadError | None = None  # as a verb caught up; raised after its deed
         self._scopes = Scopes(policy, capacity, reserve_after)
         self._closed = self._scopes.closed
         self._deadlines = Deadlines()
@@ -68,7 +69,6 @@ class Dispatcher:
         plain = policy.shortcut and type(policy).skips is Policy.skips
         self._all_skip = plain or not policy.withholds
         self._plain = capacity.counts and self._all_skip and not self._charges
-        self._preemptors = 0  # waiting tickets that may evict, claims among them
         # Where there is room for one there is room for any: to be asked is to be admitted.
         self._asker: Admit = self._admitted.append if capacity.counts else self._admit
 
@@ -90,7 +90,11 @@ class Dispatcher:
         if now > self.due:
             while (at := self.next_wakeup(self.now)) < now:
                 self.now = max(at, self.now)
-                self._settle(self.now, changed)
+                try:
+                    self._settle(self.now, changed)
+                except FairleadError as error:
+                    self._failed, self._untold = error, []
+                    break  # what is to be given back is given back all the same
         if now > self.now:  # what is no time at all is no step
             self.now = now
         if own is not None and own in changed:
@@ -121,6 +125,9 @@ class Dispatcher:
             self.next_wakeup(now)
         elif self.policy.timed and self.waiting and not self._full:
             self.due = min(self.due, self.policy.wakes_at(now))
+        if (failed := self._failed) is not None:
+            self._tell_later(changed)
+            raise failed
 
     def _expire(self, now: float, changed: list[Ticket]) -> bool:
         expired = False
@@ -152,18 +159,10 @@ class Dispatcher:
 
     def _tell_later(self, changed: list[Ticket]) -> None:
         """The verb fails: what it has changed by now is told by the next one, which `due` sends to `_arrive`."""
-        self._untold = changed
+        self._untold, self._failed = changed, None
         self.due = -inf
 
     # Waiting
-
-    def _take_back(
-        self, ticket: Ticket, now: float, error: Exception, changed: list[Ticket]
-    ) -> NoReturn:
-        """The policy could not account for a ticket that was to start past it."""
-        self.capacity.give(ticket, now)
-        self.capacity.refund(ticket, ticket.cost, now)
-        self._blame("charge", ticket, error, changed)
 
     def _blame(
         self, deed: str, ticket: Ticket, error: Exception, changed: list[Ticket]
@@ -201,7 +200,7 @@ class Dispatcher:
         """A ticket starts or leaves: the scopes it closed, if any, may be asked for by the next."""
         self.waiting -= 1
         if ticket.can_preempt:
-            self._preemptors -= 1
+            self._evictions.preemptors -= 1
         if self._watches:
             self.capacity.leave(ticket, now)
         if ticket.wait_until < inf:
@@ -291,9 +290,7 @@ class Dispatcher:
     def _undo(self, now: float, changed: list[Ticket]) -> None:
         """The policy failed after room was taken: give it back, so that its error costs nobody a slot."""
         for ticket in self._admitted:
-            if (
-                ticket.state is WAITING and self._counted is None
-            ):  # what is counted, is after the pick
+            if ticket.state is WAITING and self._counted is None:  # else counted after the pick
                 self._full = False
                 self.capacity.give(ticket, now)
                 self.capacity.refund(ticket, ticket.cost, now)
@@ -312,7 +309,7 @@ class Dispatcher:
         self.holders[ticket] = True
         if ticket.evictable:
             self._evictions.expose(ticket)
-            if self._preemptors:
+            if self._evictions.preemptors:
                 self._rouse(ticket.scopes)
         if ticket.hold_until < inf:
             self._remember(ticket.hold_until, ticket)
@@ -342,7 +339,7 @@ class Dispatcher:
         """
         self._hunting = False
         grounds, self._evictions.grounds = self._evictions.grounds, {}
-        if self._preemptors <= len(self._claims):
+        if self._evictions.preemptors <= len(self._claims):
             return False  # nobody would; and to ask a planner for its head costs a plan
         closed = self._scopes.closed
         for head in (self.policy.head(now), *(closed.get(scope) for scope in grounds)):
@@ -366,7 +363,7 @@ class Dispatcher:
 
     def _may_evict(self, ticket: Ticket) -> None:
         """A ticket starts to wait that may evict."""
-        self._preemptors += 1
+        self._evictions.preemptors += 1
         self._notes = True
         self._rouse(ticket.scopes)
 

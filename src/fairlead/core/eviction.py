@@ -24,7 +24,7 @@ IMMUNE_AFTER = 3  # evictions of one and the same request
 class Evictions:
     """Evictable holders by pool and rank, newest last; the evicted ones; and the claims on their room."""
 
-    __slots__ = ("_pools", "claims", "grounds", "owed")
+    __slots__ = ("_pools", "claims", "grounds", "owed", "preemptors")
 
     def __init__(self) -> None:
         self._pools: dict[Hashable, dict[int, dict[Ticket, None]]] = {}
@@ -32,6 +32,7 @@ class Evictions:
         self.grounds: dict[
             Hashable, None
         ] = {}  # scopes where a victim may be found that was not there
+        self.preemptors = 0  # waiting tickets that may evict, claims among them
         self.owed: dict[Ticket, None] = {}  # evicted, their room has not come back yet
 
     def expose(self, ticket: Ticket) -> None:

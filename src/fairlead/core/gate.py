@@ -76,8 +76,7 @@ class Gate(Dispatcher):
     def closed_to(self, ticket: Ticket) -> Hashable | None:
         """Tell the first of a ticket's scopes that is closed for another one, which ranks earlier."""
         closed = self._scopes.closed
-        others = (scope for scope in ticket.scopes if closed.get(scope, ticket) is not ticket)
-        return next(others, None)
+        return next((one for one in ticket.scopes if closed.get(one, ticket) is not ticket), None)
 
     def closed_by(self, scope: Hashable) -> Ticket | None:
         """Tell which waiting ticket a scope was closed for."""
@@ -102,8 +101,7 @@ class Gate(Dispatcher):
             used, total = self._counted.used + 1, self._counted.total
             if used <= total and not ticket.evictable and ticket.hold_until == inf:
                 self._counted.used = used
-                if used == total:
-                    self._full = True
+                self._full = used == total
                 self.now = ticket.started_at = now
                 if ticket.arrived_at == UNSET:
                     ticket.arrived_at = now
@@ -121,7 +119,8 @@ class Gate(Dispatcher):
         self._seq = ticket.seq = self._seq + 1
         if ticket.arrived_at == UNSET:
             ticket.arrived_at = now
-        if not self._full and (
+        at_once = not self._full and now < self.due  # else what is due comes first
+        if at_once and (
             self._outranks(ticket, now) if self.waiting else self._all_skip or self._skips(ticket)
         ):
             capacity = self.capacity
@@ -131,7 +130,9 @@ class Gate(Dispatcher):
                     try:
                         self.policy.charge(ticket, ticket.cost, now)
                     except Exception as error:  # it may find the ticket wrong
-                        self._take_back(ticket, now, error, changed)
+                        capacity.give(ticket, now)
+                        capacity.refund(ticket, ticket.cost, now)
+                        self._blame("charge", ticket, error, changed)
                 self._full = capacity.full
                 ticket.state = RUNNING
                 ticket.started_at = now

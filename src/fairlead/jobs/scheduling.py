@@ -106,8 +106,10 @@ class Scheduler:
             self._wake.set()
             if finished.refused:
                 await self._recheck(finished.refused)
-        elif self._meanwhile is not None:
-            self._meanwhile.append(finished)
+        else:
+            if self._meanwhile is not None:
+                self._meanwhile.append(finished)
+            self._gates.ended(finished.applied, self.store.now())
         self.counts.saw_run_ends(finished.ended)
 
     # Its own life
@@ -154,6 +156,7 @@ class Scheduler:
         self._gates.let_go()
 
     def _step_down(self) -> None:
+        self._gates.rest(None if self.frontier is None else self.frontier.gate, self.store.now())
         self.frontier = self._meanwhile = None
         self.epoch = 0
 

@@ -36,21 +36,19 @@ class BorrowingGate(GateView):
         self.capacity = own  # what the door reads and changes is its own
         self._reach = 1  # how many slots are asked for at most
         self._given = 0  # slots that were given back after use, when this was last looked at
-        self._taken = 0  # slots that were lent, all told
         self._adopted = 0  # tickets that ran before anybody lent them a slot
         self._open = True
 
     def next_wakeup(self, now: float) -> float:
-        lent = self._account.lent > self._taken
+        lent = self._account.lent > self._lent.taken
         return self._core.now if lent else self._core.next_wakeup(now)
 
     def advance(self, now: float) -> Sequence[Ticket]:
         """Let time pass, and use what was lent; on the pool's own loop also what is lent on asking for more."""
-        if self._account.lent == self._taken:
+        if self._account.lent == self._lent.taken:
             return super().advance(now)
         started: list[Ticket] = []
-        while slots := self._account.lent - self._taken:
-            self._taken += slots
+        while slots := self._account.lent - self._lent.taken:
             try:
                 started += self._do(self._use, slots, now)
             except PolicyError:
@@ -92,5 +90,5 @@ class BorrowingGate(GateView):
         freed, self._given = lent.given - self._given, lent.given
         self._reach = max(self._reach, freed) if lent.short and waiting else 1
         wanted = min(waiting, self._reach) if lent.short else 0
-        counts = (self._taken, self._adopted, lent.unused, lent.given)
+        counts = (lent.taken, self._adopted, lent.unused, lent.given)
         self._account.say(Said(*counts, wanted, self._open))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from fairlead.runtime.sharing import GatePool
 
+BUSY = 0.001  # seconds after which a door is roused again that was busy
 AGAIN = 1.0  # seconds after which what failed for another door's policy is tried again
 
 
@@ -38,11 +39,11 @@ class Said(NamedTuple):
 class Account:
     """What one gate of a door apart has of a pool."""
 
-    def __init__(self, pool: GatePool, name: str, wake: Callable[[], None]) -> None:
+    def __init__(self, pool: GatePool, name: str, wake: Callable[[], bool]) -> None:
         self.pool = pool
         self.name = name
         self.lent = 0  # slots lent, all told; the door reads it
-        self._wake = wake
+        self._wake = wake  # says whether the door was free to look
         self._said = Said()
         self._called = False
         self._waking = False
@@ -133,9 +134,9 @@ class Account:
             self.pool.runtime.entered.call_soon(self._rouse)
 
     def _rouse(self) -> None:
-        self._waking = False
-        if self.lent > self._said.taken:
-            self._wake()
+        self._waking = self.lent > self._said.taken and not self._wake()
+        if self._waking:
+            self.pool.runtime.entered.call_later(BUSY, self._rouse)
 
 
 class StandIn(Ticket):

@@ -86,10 +86,13 @@ class GatePool:
             if self.runtime.loop is None:
                 self.runtime.enter(name)
 
-            def rouse() -> None:
-                made.capacity.thread_gate.rouse()
+            def rouse() -> bool:
+                if wake is None:
+                    return bool(made.capacity.thread_gate.rouse())
+                wake()
+                return True
 
-            account = Account(self, name, rouse if wake is None else wake)
+            account = Account(self, name, rouse)
             made = BorrowingGate(account, policy, capacity, gate)
             return made
 

@@ -99,13 +99,20 @@ class ThreadGate:
         """Change a setting; what may start now is told.  The lock is held."""
         self._carry_out(self.gate.adjust, change, self.now())
 
-    def rouse(self) -> None:
-        """Have the gate look at what has come from elsewhere; from any thread.  The lock is not held."""
-        with self.lock:
-            try:
-                self._carry_out(self.gate.advance, self.now())
-            except PolicyError:
-                log.exception("a policy failed as room came from elsewhere")
+    def rouse(self) -> bool:
+        """Have the gate look at what has come from elsewhere; False if a thread is at it: rouse it again soon.
+
+        For an event loop, which waits for no thread, however long a policy takes there.
+        """
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            self._carry_out(self.gate.advance, self.now())
+        except PolicyError:
+            log.exception("a policy failed as room came from elsewhere")
+        finally:
+            self.lock.release()
+        return True
 
     def _carry_out(self, verb: Callable[..., Sequence[Ticket]], *args: Any) -> None:
         changed: Sequence[Ticket] = ()

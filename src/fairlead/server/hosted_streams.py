@@ -61,7 +61,14 @@ class HostedStreams:
             raise ConfigError(
                 f"{WORKERS} cannot be in a pool: {own}, the app's own scheduler, has no gate"
             )
-        app.make_gate = shared or watched
+        joins = app.settings.capacity is not None and app.settings.capacity.gated
+        if shared is not None and joins:
+            raise ConfigError(
+                f"{WORKERS} cannot be in a pool: the app's capacity has a gate already, which it joins; "
+                "give the app a capacity of its own"
+            )
+        if not joins:
+            app.make_gate = shared or watched
 
     async def start(self) -> None:
         """Begin to consume."""

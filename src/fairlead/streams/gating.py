@@ -108,6 +108,11 @@ class GateScheduler(StreamScheduler):
         gate: ThreadGate | None = None if capacity is None else capacity.thread_gate
         if gate is None:
             return None
+        if self._make_gate is not Gate:
+            raise ConfigError(
+                "capacity: it has a gate already, and cannot have one in a pool or under watch as well; "
+                "give the app a capacity of its own"
+            )
         if policy is not None:
             raise ConfigError(
                 "policy: the capacity is shared and has a gate already, whose policy orders all; give no policy"

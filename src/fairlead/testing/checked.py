@@ -119,7 +119,7 @@ class CheckedGate(Gate):
             "the count of waiting tickets is off"
         )
         preemptors = sum(ticket.can_preempt for ticket in (*waiting, *self._claims))
-        assert self._preemptors == preemptors, "the count of waiting preemptors is off"
+        assert self._evictions.preemptors == preemptors, "the count of waiting preemptors is off"
         for ticket in waiting:
             assert ticket.state is State.WAITING, f"{ticket!r} stands in the queue"
         for ticket in self.holders:
