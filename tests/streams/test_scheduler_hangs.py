@@ -108,7 +108,7 @@ def others_go_on(stage: Stage) -> list[Job]:
     stage.queue.done(pushed)
     stage.hang()
     stage.look(BEATS + 1)
-    stage.queue.overrule("good")  # as its listener does on each turn
+    stage.calls.go_round("good")  # as its listener does on each turn
     later = stage.give("reports", "good", 2)
     assert [plain.state, pushed.state, later.state] == ["running", "finished", "running"]
     assert stage.started == [pushed, plain, later]
@@ -138,9 +138,10 @@ class NotFenced(JobsQueue):
     """Broken: what the call does when it returns at last is taken at its word."""
 
     def overrule(self, group_id):
-        super().overrule(group_id)
+        taken = super().overrule(group_id)
         for one in self.given(group_id):
             one.overruled = False
+        return taken
 
 
 @pytest.mark.parametrize("broken", [KeepsWhatItWithheld, NotFenced])

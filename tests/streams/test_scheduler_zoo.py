@@ -288,7 +288,7 @@ def test_every_method_has_its_twin_which_takes_the_lock():
             free = threading.Event()
 
             def look():
-                if not self._lock.acquire(blocking=False):
+                if not self.turnstile.enter(lambda: True):
                     free.set()
 
             thread = threading.Thread(target=look)

@@ -11,8 +11,9 @@
   scheduler wanted for a while, and never a job.
 
 Whether a call hangs is found by `look`, which the app's watch calls at even beats, and which counts beats, not
-seconds: a pause of the whole process is one beat, and on a starved machine beats are late as everything is.  The
-others are held up for 1.1 · `patience` at most, and then not for `REST` · `patience`: for less than 4 % of the time.
+seconds: a pause of the whole process is one beat, and on a starved machine beats are late as everything is.  To wait
+while others have their turns with the scheduler is not to hang.  The others are held up for 1.1 · `patience` at most,
+and then not for `REST` · `patience`: for less than 4 % of the time.
 
 After a job has finished, and on ticks, `manage` is called by the *steward*, a thread of its own: listeners, workers
 and the loop of the coroutines are never at its mercy.  The built-in scheduler is quick, called directly, and trusted.
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING
 from fairlead.errors import StreamMisuse
 from fairlead.streams.jobs import Job, Kind
 from fairlead.streams.scheduler import SchedulerStuck
+from fairlead.streams.turnstile import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,6 +48,7 @@ SLOW = 0.1  # seconds
 BEATS = 10  # of the watch, in the patience
 SLOWEST_BEAT = 1.0  # seconds
 REST = 30  # times the patience
+IN_HAND = -1  # less than the number of any turn
 QUIET = 10.0  # seconds between two warnings of one kind
 BOUNDS = (0.00001, 0.0001, 0.001, 0.01, 0.1, 1.0)  # seconds, of the histograms
 
@@ -85,10 +88,13 @@ class SchedulerCalls:
         self._queue = queue
         self._reset = reset
         self._current: dict[int, tuple[str, float]] = {}  # by thread
-        self._beats: dict[tuple[str, float], int] = {}  # how many each of them has lasted
+        self._beats: dict[tuple[int, float, str], int] = {}  # how many each of them has lasted
         self._enough = ceil(patience / self.beat)
         self._rest = 0  # beats until it is asked again
         self._unheard: dict[str, bool] = {}  # groups to clear when it is
+        self._telling = (
+            threading.Lock()
+        )  # had by who tells it, from before a group leaves `_unheard`
         self._warned: dict[str, float] = {}
 
     @property
@@ -101,7 +107,7 @@ class SchedulerCalls:
         try:
             self._call("schedule_consumption", jobs)
         except SchedulerStuck:
-            self._queue.overrule(group_id)
+            self.go_round(group_id)
         except BaseException as error:
             self._blame("schedule_consumption", error)
             self._queue.clear(group_id)  # at once, lest another call of it pushes one of them
@@ -112,10 +118,18 @@ class SchedulerCalls:
         try:
             self._call(f"schedule_{kind}", jobs)
         except SchedulerStuck:
-            self._queue.overrule(group_id)
+            self.go_round(group_id)
         except BaseException as error:
             self._blame(f"schedule_{kind}", error)
             self._push(jobs)
+
+    def go_round(self, group_id: str) -> None:
+        """Push what it has not let go of a group; before it is asked again it is told to forget that group.
+
+        Else it would count on jobs that nobody waits for, and hold new ones back for them.
+        """
+        if self._queue.overrule(group_id):
+            self._unheard[group_id] = True
 
     def _push(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -144,18 +158,25 @@ class SchedulerCalls:
         self._tell_unheard()
 
     def _tell_unheard(self) -> None:
-        for group_id in list(self._unheard):
-            if self.away or not self._unheard.pop(group_id, False):
-                continue  # another thread tells it
-            try:
-                self._measured("clear", group_id)
-            except SchedulerStuck:
-                self._unheard[group_id] = True
-            except BaseException as error:
-                self._blame("clear", error)
+        # Nobody passes while another tells it: new jobs of a group that came before its clear would be forgotten.
+        if not wait_for(self._telling, lambda: self.away):
+            return
+        try:
+            for group_id in list(self._unheard):
+                if self.away:
+                    return
+                del self._unheard[group_id]
+                try:
+                    self._measured("clear", group_id)
+                except SchedulerStuck:
+                    self._unheard[group_id] = True
+                except BaseException as error:
+                    self._blame("clear", error)
+        finally:
+            self._telling.release()
 
     def _call(self, method: str, *args: object) -> None:
-        if self._unheard:
+        if self._unheard or self._telling.locked():
             self._tell_unheard()
         if self.away:
             raise SchedulerStuck(f"{self.name} is left alone")
@@ -207,12 +228,12 @@ class SchedulerCalls:
         if self.scheduler.buffered:
             return
         before = self._beats
-        self._beats = {call: before.get(call, 0) + 1 for call in list(self._current.values())}
+        self._beats = {call: before.get(call, 0) + 1 for call in self._lasting()}
         hung = [call for call, beats in self._beats.items() if beats > self._enough]
         if hung:
             if not self.away:
                 self.hangs += 1
-                self._say_hung(min(hung, key=lambda call: call[1])[0])
+                self._say_hung(min(hung)[2])
             self._rest = REST * self._enough
             self.scheduler.left_alone = True
         elif self.away:
@@ -220,6 +241,18 @@ class SchedulerCalls:
             if not self._rest:
                 log.warning("%s is asked again", self.name)
                 self.scheduler.left_alone = False
+
+    def _lasting(self) -> list[tuple[int, float, str]]:
+        """Tell the calls that have not returned.
+
+        One that waits for the lock is a new one with each turn that others have: it lasts no longer than the one that
+        is inside, which may be a thread of the scheduler's own.  Those in its hands come first: they are to blame.
+        """
+        turnstile = self.scheduler.turnstile
+        return [
+            (turnstile.turns if thread in turnstile.outside else IN_HAND, since, method)
+            for thread, (method, since) in list(self._current.items())
+        ]
 
     def _say_hung(self, method: str) -> None:
         log.error(
@@ -255,16 +288,14 @@ class Steward:
     def after(self, job: Job) -> None:
         """A job has ended."""
         if self._calls.away:
-            job.finished = True
-        self._ask(job)
+            job.finished = True  # not asked: it may be long, and would only pile up
+        else:
+            self._asked.put(job)
 
     def tick(self, group_id: str) -> None:
         """Time has passed, for a group."""
-        self._ask(group_id)
-
-    def _ask(self, what: Job | str) -> None:
-        if not self._calls.away:  # else it may be long, and would only pile up
-            self._asked.put(what)
+        if not self._calls.away:
+            self._asked.put(group_id)
 
     def _serve(self) -> None:
         calls = self._calls

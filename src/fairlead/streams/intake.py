@@ -160,7 +160,7 @@ class Intake:
                     del self._retry_at[holding]
                     self._touched.append(holding)
         if self.calls.away:
-            self._queue.overrule(self._group_id)
+            self.calls.go_round(self._group_id)
         if not self._touched or not self._runtime.settled():
             return
         waits = not self.calls.scheduler.buffered and self._queue.blocked(self._group_id)

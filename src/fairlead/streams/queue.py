@@ -174,22 +174,24 @@ class JobsQueue:
                 if job.blocking:
                     self._blocking[job.group_id] = self._blocking.get(job.group_id, 0) + 1
 
-    def overrule(self, group_id: str) -> None:
+    def overrule(self, group_id: str) -> bool:
         """Push what the scheduler has not let go of a group, in the order in which it was given.
 
-        Whatever it does to these jobs from then on changes nothing: it may still be at it.
+        Whatever it does to these jobs from then on changes nothing: it may still be at it.  Say whether there were any.
         """
-        freed = False
+        freed = taken = False
         with self._lock:
             for job in list(self._books.get(group_id, ())):
                 if job.queued_at is None or job.locked:
                     self._take_over(job)
+                    taken = True
                     freed |= job.ended and self._strike(job)
             started = self._fill()
         for job in started:
             self._start(job)
         if freed:
             self._freed(group_id)
+        return taken
 
     def _take_over(self, job: Job) -> None:
         job.overruled, job.locked = True, False

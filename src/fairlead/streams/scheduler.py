@@ -13,24 +13,22 @@ skips the consumer and does the housekeeping.  The one exception are the jobs of
     schedule_periodic(jobs)      a tick of partitions whose consumer has `tick`      pushes all
     schedule_eofed(jobs)         ends of partitions whose consumer has `eofed`       pushes all
     manage()                     a job has finished (`job.finished` is True by then), or `tick_interval` has passed
-    clear(group_id)              the group starts anew: forget its jobs
+    clear(group_id)              the group starts anew, or its jobs were pushed in your stead: forget them
 """
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.errors import SchedulerFailed
+from fairlead.streams.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from fairlead.streams.jobs import Job
     from fairlead.streams.queue import JobsQueue
-
-SLICE = 0.02  # seconds between two looks whether it is worth to wait for the lock
 
 
 class SchedulerStuck(SchedulerFailed):
@@ -53,12 +51,12 @@ class StreamScheduler:
     inline = False  # True: `manage` is quick, and may be called by whoever has finished a job
     left_alone = False  # True: a call of it hangs, or did until a moment ago; it is asked nothing
 
-    _lock: threading.RLock
+    turnstile: Turnstile  # the lock
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # Set up here, so that a subclass with its own __init__ need not call ours.
         self = super().__new__(cls)
-        self._lock = threading.RLock()
+        self.turnstile = Turnstile()
         if args:
             StreamScheduler.__init__(self, args[0])
         return self
@@ -98,7 +96,7 @@ class StreamScheduler:
         """Look again: a job has finished, or time has passed."""
 
     def clear(self, group_id: str) -> None:
-        """Forget the jobs of a group that starts anew."""
+        """Forget the jobs of a group: it starts anew, or they were pushed while a call hung."""
 
     def _push(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -108,13 +106,16 @@ class StreamScheduler:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        while not self._lock.acquire(timeout=SLICE):
-            if self.left_alone:
-                raise SchedulerStuck(f"a call of {type(self).__name__} has not returned")
+        turnstile = self.turnstile
+        if turnstile.mine:  # one of its methods calls a twin
+            yield
+            return
+        if not turnstile.enter(lambda: self.left_alone):
+            raise SchedulerStuck(f"a call of {type(self).__name__} has not returned")
         try:
             yield
         finally:
-            self._lock.release()
+            turnstile.leave()
 
     def on_schedule_consumption(self, jobs: Sequence[Job]) -> None:
         """Call `schedule_consumption` under the lock."""
