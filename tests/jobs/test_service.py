@@ -306,6 +306,26 @@ class TestFailing:
 
 
 class TestCancelling:
+    def test_what_runs_in_this_process_hears_of_it_at_once(self, url):
+        async def main():
+            jobs = Jobs(url, **{**QUICK, "lease": "1h"})  # a heartbeat every 20 minutes
+            running = asyncio.Event()
+
+            @jobs.task()
+            async def forever():
+                running.set()
+                await asyncio.Event().wait()
+
+            async with jobs:
+                dag = Dag("forever")
+                dag.add(forever)
+                run = await jobs.submit(dag)
+                await running.wait()
+                assert await jobs.cancel(run)
+                return await jobs.wait(run)
+
+        assert go(main()).state == "cancelled"
+
     def test_running_code_is_cancelled(self, url):
         async def main():
             jobs = Jobs(url, **QUICK)

@@ -166,7 +166,11 @@ class _Case:
 
     async def _running(self, row: JobRow) -> tuple[str, str, float | None]:
         if row.cancelling:
-            return "cancelling", "runs and has been asked to stop; that takes one heartbeat", None
+            return (
+                "cancelling",
+                "runs and has been asked to stop; that takes one heartbeat at most",
+                None,
+            )
         workers = {one.id: one for one in await self.store.workers()}
         worker = workers.get(row.worker or -1)
         _, running = await self.store.reread(row.dag)

@@ -92,13 +92,17 @@ class Heartbeat:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._forget, tuple(workers))
 
+    def beat_soon(self) -> None:
+        """Beat now, not when it is time: there may be cancels to hear of."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wake.set)
+
     async def stop(self) -> None:
         """End the thread; may be called twice, or without a start."""
         thread, self._stopping = self._thread, True
         if thread is None or not thread.is_alive():
             return
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._wake.set)
+        self.beat_soon()
         done, _ = await asyncio.wait({self._ended}, timeout=GOODBYE)
         if not done:
             log.warning("the heartbeat does not end, for its store does not answer")

@@ -64,6 +64,10 @@ class Membership:
         await self._heartbeat.start()
         await self._register(self._lanes)
 
+    def beat_soon(self) -> None:
+        """Hear now of cancels that were asked for."""
+        self._heartbeat.beat_soon()
+
     def stay_away(self) -> None:
         """Do not register anew what loses its lease from now on."""
         self._leaving = True

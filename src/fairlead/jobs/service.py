@@ -286,6 +286,7 @@ class Jobs:
             raise UnknownRun(f"there is no run {dag}; see fairlead jobs list")
         if self.scheduler is not None:
             self.scheduler.look_soon()
+            self.scheduler.crew.hear_soon()
         return changed
 
     # Serving

@@ -248,6 +248,10 @@ class Crew:
         """Something may have been claimed for us: look now."""
         self._hinted.set()
 
+    def hear_soon(self) -> None:
+        """Cancels may have been asked for: hear of them now, not with the next heartbeat."""
+        self._membership.beat_soon()
+
     def dispatch(self, claimed: Sequence[Claimed]) -> None:
         """Run what was claimed for our workers and is acknowledged already."""
         for one in claimed:
