@@ -258,3 +258,29 @@ def test_who_had_nothing_taken_from_it_is_told_nothing():
     scheduler.left_alone = False
     calls.manage("good")
     assert not told
+
+
+def test_a_call_whose_jobs_are_cleared_under_its_hands_is_not_blamed():
+    class Pushes(Keeps):
+        def schedule_consumption(self, jobs):
+            self.queue.clear("good")  # as another thread does whose call has failed
+            self.queue << jobs[0]
+
+    _, queue, calls = called(Pushes)  # whose reset fails the test
+    calls.consumption("good", [given(queue, "good")])
+    assert calls.raised == 0
+
+
+def test_a_call_that_pushes_what_was_cleared_before_it_is_blamed():
+    resets: list[str] = []
+
+    class Stale(Keeps):
+        def schedule_consumption(self, jobs):
+            self.queue << old
+
+    queue = JobsQueue(100, lambda one: None)
+    calls = SchedulerCalls(Stale(queue), queue, lambda group, why: resets.append(group))
+    old = given(queue, "good")
+    queue.clear("good")
+    calls.consumption("good", [given(queue, "good")])
+    assert (calls.raised, resets) == (1, ["good"])

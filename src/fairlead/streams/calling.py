@@ -109,6 +109,9 @@ class SchedulerCalls:
         except SchedulerStuck:
             self.go_round(group_id)
         except BaseException as error:
+            job = error.job if isinstance(error, StreamMisuse) else None
+            if job is not None and job.cleared and job in jobs:
+                return  # under its hands, by a call that failed: the group begins anew already
             self._blame("schedule_consumption", error)
             self._queue.clear(group_id)  # at once, lest another call of it pushes one of them
             self._reset(group_id, f"{self.name}.schedule_consumption raised {error!r}")
