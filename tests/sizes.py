@@ -8,6 +8,7 @@ import os
 
 TIMES = float(os.environ.get("FAIRLEAD_STORM") or 0.2)
 FULL = TIMES >= 1
+REPEATS = max(1, round(TIMES))  # of what is short enough to run whole in CI
 
 
 def times(count: int, least: int = 1) -> int:

@@ -18,8 +18,9 @@ from fairlead.jobs.states import COMPLETED, FAILED, RETRY
 from fairlead.jobs.stores.base import Store
 from fairlead.jobs.stores.opening import open_store
 from tests.jobs.store_contract import CHAIN, DIAMOND, new_run
+from tests.sizes import REPEATS
 
-ROUNDS = 6 * int(os.environ.get("FAIRLEAD_STORM", "1"))
+ROUNDS = 6 * REPEATS
 
 
 class Ledger:

@@ -5,7 +5,6 @@ keeps the ledger, and refuses a second end of any job.
 """
 
 import asyncio
-import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -29,9 +28,9 @@ from tests.engines_postgres import (
     with_schema,
 )
 from tests.jobs.store_contract import new_run
+from tests.sizes import REPEATS
 
 Harm = Callable[[asyncio.Event], Coroutine[None, None, None]]  # until the event
-STORM = int(os.environ.get("FAIRLEAD_STORM", "1"))
 
 LEDGER = """
 CREATE TABLE "{0}".ledger (dag bigint, node integer, state text);
@@ -217,7 +216,7 @@ def terminating(url: str, every: float) -> Harm:
 async def test_sessions_ended_again_and_again_lose_nothing(server: Postgres):
     # A quick machine is through between two blows: the storm goes on until it has struck some work.
     troubles = 0
-    while troubles < 3 * STORM:
+    while troubles < 3 * REPEATS:
         url = await prepared(server)
         troubles += await storm(server, url, terminating(server.url, 0.02), runs=4, deep=12)
 
@@ -227,7 +226,7 @@ async def test_sessions_behind_a_pooler_ended_again_and_again_lose_nothing(serve
     schema = PostgresStore(url)._address.schema
     with pgbouncer(server) as pooler:
         through = with_schema(pooler.url_of(), schema)
-        await storm(server, through, terminating(server.url, 0.05), runs=3 * STORM)
+        await storm(server, through, terminating(server.url, 0.05), runs=3 * REPEATS)
 
 
 @pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
@@ -235,7 +234,7 @@ async def test_a_restart_in_the_middle_is_survived(server: Postgres, how: str):
     url = await prepared(server)
 
     async def harm(_ended: asyncio.Event) -> None:
-        for _ in range(STORM):
+        for _ in range(REPEATS):
             await server.restart(how)
 
     await storm(server, url, harm, runs=6, deep=12)

@@ -1,7 +1,6 @@
 """Submitting in the caller's own transaction, and keys that are unique whoever writes and whoever rolls back."""
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator
 
@@ -15,9 +14,9 @@ from fairlead.jobs.records import Submitted
 from fairlead.jobs.stores.postgres import PostgresStore
 from tests.engines_postgres import dropped, new_schema, plain, shared_url, wiped
 from tests.jobs.store_contract import new_run
+from tests.sizes import REPEATS
 
 SCHEMA = "test_transactions"
-STORM = int(os.environ.get("FAIRLEAD_STORM", "1"))
 pytestmark = pytest.mark.anyio
 
 
@@ -200,7 +199,7 @@ async def test_keys_of_one_call_may_come_in_any_order(store):
 @pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read"])
 @pytest.mark.parametrize("writers", [16, pytest.param(64, marks=pytest.mark.slow)])
 async def test_a_key_has_one_run_whoever_rolls_back(store, isolation, writers):
-    keys = [f"k{place}" for place in range(10 * STORM)]
+    keys = [f"k{place}" for place in range(10 * REPEATS)]
     owners: dict[str, int] = {}
 
     async def write(seed: int) -> None:

@@ -1,7 +1,6 @@
 """SQLite held to the contract of stores, and to the model of jobs; and what the two must be able to catch."""
 
 import asyncio
-import os
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -17,8 +16,7 @@ from fairlead.jobs.stores.base import Store
 from tests.jobs.sqlite_rig import watched
 from tests.jobs.store_contract import Hand, StoreContract
 from tests.jobs.store_machine import StoreMachine
-
-STORM = int(os.environ.get("FAIRLEAD_STORM", "1"))
+from tests.sizes import REPEATS
 
 
 class TestSqlite(StoreContract):
@@ -45,7 +43,7 @@ def machine(examples: int, phases: Sequence[Phase] = tuple(Phase)) -> None:
 
 
 def test_random_verbs_do_as_the_model():
-    machine(30 * STORM)
+    machine(30 * REPEATS)
 
 
 # Broken on purpose, each as somebody might break it; the model must see it.

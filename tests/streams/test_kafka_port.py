@@ -22,6 +22,7 @@ from fairlead.errors import BrokerFault, CommitRefused, ConfigError
 from fairlead.streams.broker import Broker, Tp
 from fairlead.streams.kafka import KafkaBroker
 from fairlead.streams.kafka_settings import ClientLog, consumer_settings, producer_settings
+from tests.sizes import REPEATS
 from tests.streams.mock_cluster import (
     FETCH,
     JOIN_GROUP,
@@ -248,7 +249,7 @@ def test_members_that_come_and_go_under_load_skip_nothing(rig, join, eager):
 
     stayer = join(broker, topic)
     go_on_until([stayer], lambda: len(stayer.owned) == 8)
-    for _ in range(int(os.environ.get("FAIRLEAD_STORM", "1")) * 2):
+    for _ in range(2 * REPEATS):
         guest = join(broker, topic)
         go_on_until([stayer, guest], lambda: guest.told("assigned"))  # noqa: B023
         go_on([stayer, guest], 0.3)

@@ -5,7 +5,6 @@ job of it is open; records of a partition (of a key) run in order and never besi
 that is not finished, with everything before it; in the end every record was consumed.
 """
 
-import os
 import random
 import threading
 import time
@@ -18,9 +17,8 @@ from fairlead.streams.broker import Tp
 from fairlead.streams.schedulers import FairByTopic, OneAtATime
 from fairlead.testing.stream_client import MemoryClient
 from fairlead.testing.streams import Log, MemoryBroker
+from tests.sizes import REPEATS
 from tests.streams.staging import app_on, running
-
-STORM = int(os.environ.get("FAIRLEAD_STORM", "1"))
 
 
 class Ledger:
@@ -154,7 +152,7 @@ SCHEDULERS = [None, OneAtATime, FairByTopic, Whimsical, Drowsy]
 @pytest.mark.parametrize("keyed", [False, True], ids=["ordered", "keyed"])
 def test_a_random_life(scheduler, kind, keyed, caplog):
     caplog.set_level("CRITICAL", "fairlead.streams")
-    for seed in range(STORM):
+    for seed in range(REPEATS):
         live(seed, scheduler, kind, keyed)
 
 

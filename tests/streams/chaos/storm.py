@@ -13,13 +13,14 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from tests import sizes
 from tests.jobs.chaos.nursery import Child, Nursery
 from tests.streams.chaos.checker import Figures, check
 from tests.streams.chaos.ledger import KILLED, NOTE, SEEN, Ledger, Line, read
 from tests.streams.mock_cluster import OFFSET_COMMIT, MockCluster
 from tests.streams.test_kafka_port import REAL, RealCluster
 
-TIMES = float(os.environ.get("FAIRLEAD_STORM", "0.5"))  # 10 is the size that was promised
+TIMES = 10 * sizes.TIMES if sizes.FULL else 0.5  # ten storms are the size that was promised
 SESSION = 6.0 if REAL else 2.0  # the mock needs it less a second for a rebalance
 POLL_INTERVAL = SESSION + 1.0
 KEYS = 7
