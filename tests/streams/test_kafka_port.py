@@ -175,6 +175,87 @@ def test_a_partition_whose_start_could_not_be_found_is_read_all_the_same(rig, jo
 
 
 @on_mock
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_paused_partition_whose_start_could_not_be_found_stays_paused(rig, join, cluster, eager):
+    topic = rig.topic(2)
+    rig.write(topic, 0, numbers(5))
+    rig.write(topic, 1, numbers(5))
+    cluster.errors(OFFSET_FETCH, [KafkaError.NOT_COORDINATOR] * 2)
+    reader = join(rig.broker(eager=eager), topic)
+    reader.on_assigned = lambda tps: reader.client.pause([Tp(topic, 0)])
+    read_despite_faults(reader, 5)
+    reader.quiet()
+    assert reader.offsets(Tp(topic, 0)) == []
+    reader.client.resume([Tp(topic, 0)])
+    reader.read(10)
+
+
+class Spied:
+    """A client's consumer, and who was paused or resumed between its assignment and its first record."""
+
+    def __init__(self, consumer: Any) -> None:
+        self.consumer = consumer
+        self.starting: set[Tp] = set()
+        self.turned: list[tuple[str, Tp]] = []
+        self.crossed: list[tuple[str, Tp]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.consumer, name)
+
+    def consume(self, *args: Any) -> Any:
+        raws = self.consumer.consume(*args)
+        self.starting -= {Tp(raw.topic(), raw.partition()) for raw in raws}
+        return raws
+
+    def _assign(self, verb: str, parts: Any) -> None:
+        self.starting |= {Tp(part.topic, part.partition) for part in parts}
+        getattr(self.consumer, verb)(parts)
+
+    def assign(self, parts: Any) -> None:
+        self._assign("assign", parts)
+
+    def incremental_assign(self, parts: Any) -> None:
+        self._assign("incremental_assign", parts)
+
+    def _turn(self, verb: str, parts: Any) -> None:
+        turned = [(verb, Tp(part.topic, part.partition)) for part in parts]
+        self.turned += turned
+        self.crossed += [(verb, tp) for verb, tp in turned if tp in self.starting]
+        getattr(self.consumer, verb)(parts)
+
+    def pause(self, parts: Any) -> None:
+        self._turn("pause", parts)
+
+    def resume(self, parts: Any) -> None:
+        self._turn("resume", parts)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_no_pause_or_resume_crosses_with_the_start_of_a_partition(rig, join, eager):
+    """librdkafka drops one of the two if they do: a partition that is ours and never read (its issue 5591)."""
+    topic = rig.topic(2)
+    rig.write(topic, 0, numbers(3))
+    rig.write(topic, 1, numbers(3))
+    broker = rig.broker(eager=eager)
+    first = join(broker, topic)
+    client: Any = first.client
+    spied = client._consumer = Spied(client._consumer)
+    first.on_assigned = first.client.pause
+    first.until(lambda: len(spied.turned) == 2)
+    second = join(broker, topic)
+    second.until(lambda: len(second.owned) == 1 == len(first.owned), first)
+    away = next(iter(second.owned))
+    second.client.close()
+    second.owned.clear()
+    first.until(lambda: len(first.owned) == 2 and not spied.starting)
+    first.quiet()
+    assert spied.crossed == first.messages == []
+    assert [verb for verb, tp in spied.turned if tp == away][:3] == ["pause", "resume", "pause"]
+    first.client.resume(first.owned)
+    first.read(6)
+
+
+@on_mock
 def test_nothing_is_read_twice_or_left_out_because_a_fetch_failed(rig, join, cluster):
     topic = rig.topic(1)
     rig.write(topic, 0, numbers(20))

@@ -86,7 +86,11 @@ class KafkaClient(Questions):
         self._only: str | None = None  # the topic, if it is one and no pattern
         self._owned: set[Tp] = set()
         self._paused: set[Tp] = set()
+        self._halted: set[Tp] = set()  # paused in the client as well
         self._arrived: set[Tp] = set()  # in this poll
+        # Nothing came of these yet, so the client may still be about to start them.  A pause or a resume that
+        # crosses with the start makes it drop one of the two without a word (librdkafka #5591): it waits.
+        self._fresh: set[Tp] = set()
         self._gone: set[Tp] = set()  # since it was cleared
         self._starts: dict[Tp, int] | None = None  # where those that arrive now begin
         self._seeks: dict[Tp, int] = {}  # not yet taken by the client
@@ -142,7 +146,8 @@ class KafkaClient(Questions):
         if self._missed:
             self._missed = False
             for verb, paused in (("resume", False), ("pause", True)):
-                self._turn(verb, [tp for tp in self._owned if (tp in self._paused) == paused])
+                begun = self._owned - self._fresh
+                self._turn(verb, [tp for tp in begun if (tp in self._paused) == paused])
         return True
 
     def _consume(self, timeout: float, most: int) -> list[Raw[Any, Any]]:
@@ -174,7 +179,21 @@ class KafkaClient(Questions):
         else:
             found += sort_out(raws, self._only)
         owned, seeks = self._owned, self._seeks
-        return [part for part in found if part.tp in owned and part.tp not in seeks]
+        ours = [part for part in found if part.tp in owned and part.tp not in seeks]
+        return self._begun(ours) if self._fresh and ours else ours
+
+    def _begun(self, parts: list[Batch | Eof]) -> list[Batch | Eof]:
+        """Note that these partitions are being read; pause those that should not be, where they began."""
+        early: dict[Tp, int] = {}
+        for part in parts:
+            if part.tp in self._fresh:
+                self._fresh.discard(part.tp)
+                if part.tp in self._paused:
+                    early[part.tp] = part.offset if isinstance(part, Eof) else part.first
+        self._turn("pause", list(early))
+        for tp, offset in early.items():
+            self.seek(tp, offset)
+        return [part for part in parts if part.tp not in early]
 
     def _ends(self, news: Iterable[Raw[Any, Any]]) -> Iterator[Eof]:
         """Act on what is no record: faults, and that we were too slow; hand on the ends of partitions."""
@@ -202,9 +221,10 @@ class KafkaClient(Questions):
 
     # Rebalances
 
-    def _on_assign(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
+    def _on_assign(self, _consumer: Consumer, parts: list[TopicPartition]) -> None:
         tps = sorted(map(tp_of, parts))
         self._arrived.update(tps)
+        self._fresh.update(tps)
         self._owned.update(tps)
         self._paused.difference_update(tps)
         self._starts = dict.fromkeys(tps, OFFSET_INVALID)
@@ -213,33 +233,33 @@ class KafkaClient(Questions):
         coming = [TopicPartition(*tp, starts[tp]) for tp in tps]
         with self._complaining("taking partitions"):
             if self._cooperative:
-                consumer.incremental_assign(coming)
+                self._consumer.incremental_assign(coming)
             else:
-                consumer.assign(coming)
-            # The client remembers a pause beyond the assignment that it was for.
-            for change, paused in ((consumer.resume, False), (consumer.pause, True)):
-                if some := [tp for tp in tps if (tp in self._paused) == paused]:
-                    change(parts_of(some))
+                self._consumer.assign(coming)
 
-    def _on_revoke(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
+    def _on_revoke(self, _consumer: Consumer, parts: list[TopicPartition]) -> None:
         self._let_go(map(tp_of, parts), REVOKED)
-        self._unassign(consumer, parts)
+        self._unassign(parts)
 
-    def _on_lost(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
+    def _on_lost(self, _consumer: Consumer, parts: list[TopicPartition]) -> None:
         self._let_go(map(tp_of, parts), LOST)
-        self._unassign(consumer, parts)
+        self._unassign(parts)
 
-    def _unassign(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
+    def _unassign(self, parts: list[TopicPartition]) -> None:
         with self._complaining("giving partitions up"):
+            # The client remembers a pause beyond the assignment that it was for.
+            if halted := self._halted.intersection(map(tp_of, parts)):
+                self._halted -= halted
+                self._consumer.resume(parts_of(halted))
             if self._cooperative:
-                consumer.incremental_unassign(parts)
+                self._consumer.incremental_unassign(parts)
             else:
-                consumer.unassign()
+                self._consumer.unassign()
 
     def _start_again(self) -> None:
         """Assign anew what the client holds and never reads: its committed offset could not be fetched.
 
-        A coordinator that moves at that moment is enough, and the client tries just once.
+        A coordinator that moves at that moment is enough, and the client tries just once.  It remembers the pauses.
         """
         due = [tp for tp, at in self._stalled.items() if at <= self._polled_at]
         if not due:
@@ -256,7 +276,6 @@ class KafkaClient(Questions):
                 self._consumer.incremental_assign(starts)
             else:
                 self._consumer.assign(starts)
-            self._turn("pause", [tp for tp in self._owned if tp in self._paused])
 
     def _let_go(self, tps: Iterable[Tp], how: int) -> None:
         """Tell of what is still ours, once."""
@@ -266,6 +285,7 @@ class KafkaClient(Questions):
         self._tell(how, ours)
         self._owned.difference_update(ours)
         self._paused.difference_update(ours)
+        self._fresh.difference_update(ours)
         self._gone.update(ours)
         for tp in ours:
             self._seeks.pop(tp, None)
@@ -300,8 +320,7 @@ class KafkaClient(Questions):
     def _flow(self, tps: Iterable[Tp], verb: str, note: Callable[[Iterable[Tp]], None]) -> None:
         ours = [tp for tp in tps if tp in self._owned]
         note(ours)
-        # Those that arrive are not the client's yet: _on_assign sees to them.
-        here = [tp for tp in ours if tp not in (self._starts or ())]
+        here = [tp for tp in ours if tp not in self._fresh]
         if self._calls.stuck:
             self._missed = True
         else:
@@ -311,6 +330,7 @@ class KafkaClient(Questions):
         if tps:
             with self._asking(f"{verb} of {', '.join(map(str, tps))}"):
                 getattr(self._consumer, verb)(parts_of(tps))
+            (self._halted.update if verb == "pause" else self._halted.difference_update)(tps)
 
     def seek(self, tp: Tp, offset: int) -> None:
         if tp not in self._owned:
