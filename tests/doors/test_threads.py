@@ -338,7 +338,7 @@ class TestLateTimer:
     def late(scheduler: ThreadScheduler, seconds: float) -> None:
         """Let the gate's time pass at once; the lock is held, so nobody has noticed anything meanwhile."""
         gate = scheduler._gate
-        gate._tell(gate.gate.advance(gate.now() + seconds))
+        gate.after(gate.gate.advance(gate.now() + seconds))
 
     def test_work_whose_hold_ended_before_a_worker_had_it_runs(self):
         with ThreadScheduler.bounded(capacity=InFlight(1, expire_after=60)) as scheduler:

@@ -1,7 +1,9 @@
 """SyncFlowScheduler: the same door between threads; synchronised by signals, never by sleeping."""
 
+import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -337,3 +339,25 @@ class TestClose:
                 flow.__enter__()
             assert used(flows) == 1
         balanced(flows)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX")
+def test_what_the_parent_has_used_is_refused_in_a_fork_and_what_it_has_not_is_the_childs(make):
+    used, unused = make(concurrency=concurrency(2)), make(concurrency=concurrency(2))
+    held = used.start_flow("p")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads, from 3.12 on
+        child = os.fork()
+    if not child:
+        code = 1
+        try:
+            unused.start_flow("p").end()
+            used.start_flow("p")
+        except Misuse as error:
+            code = 0 if "fork" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert held.end()
+    with used.flow("p") as flow, unused.flow("p") as other:
+        assert flow.should_run() and other.should_run()

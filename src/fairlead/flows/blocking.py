@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, Self
 from fairlead.core.ticket import EXPIRED, NEW, RUNNING, WAITING, Outcome
 from fairlead.errors import Misuse
 from fairlead.flows.decorating import BlockingDecorating
-from fairlead.flows.flow import Flow
+from fairlead.flows.flow import FAILED, OK, Flow
 from fairlead.flows.points import Points
 from fairlead.flows.scheduler import PATIENCE, TICK
 from fairlead.runtime import ThreadGate, plain_gates
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
+    from fairlead.core.ticket import Ticket
     from fairlead.flows.flow import Status
     from fairlead.flows.point import Point
     from fairlead.flows.settings import Settings
@@ -37,17 +38,26 @@ class BlockingFlow(Flow):
         if self.state is not NEW:
             raise Misuse(f"{self!r} was entered before; make a new flow for each turn")
         point = self.point
-        self.accepted = point is None  # nothing limits it
+        if point is None:
+            self.accepted = True  # nothing limits it
         while point is not None:
             runtime = point.runtime
-            runtime.enter("flow")
+            if not runtime.entered:
+                runtime.enter("flow")
             with runtime.lock:
                 if point.retired:  # since the flow was made
                     self.point = point = self.scheduler.points.get(self.control_point)
                     self.accepted = point is None
                     continue
-                point.prepare(self, runtime.now())
-                runtime.offer(self)
+                changed: Sequence[Ticket] = ()
+                try:
+                    clock = runtime.now
+                    changed = point.ask(self, clock())
+                finally:  # if that failed, the timer tells what it had changed by then
+                    if changed or point.gate.due < runtime.timer_at:
+                        runtime.after(changed)
+                if self.accepted:
+                    break
                 waits = self.state is WAITING and point.waits(self)
                 if waits:
                     self._told = threading.Event()
@@ -116,6 +126,12 @@ class BlockingFlow(Flow):
         return super().end(status, tokens)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        point = self.point
+        if point is not None and self.accepted:
+            with point.runtime.lock:
+                if point is self.point:  # else another has taken its place meanwhile
+                    point.end(self, OK if kind is None else FAILED, None)
+                    return
         self.end("ok" if kind is None else "error")
 
     def told(self) -> None:
@@ -216,8 +232,9 @@ class SyncFlowScheduler(BlockingDecorating, Points):
         timeout: float | None = None,
     ) -> BlockingFlow:
         """Make a flow, to be entered with `with`; without a timeout it waits as long as its workload lets it."""
-        flow = BlockingFlow(control_point, labels, self)
-        self.place(flow, timeout)
+        flow = BlockingFlow(control_point, labels, self, self.points.get(control_point))
+        if timeout is not None or flow.point is None:
+            self.place(flow, timeout)
         if self._ticker is None:
             self.start()
         return flow

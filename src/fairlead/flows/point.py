@@ -196,10 +196,13 @@ class Point:
 
     def ask(self, flow: Flow, now: float) -> Sequence[Ticket]:
         """Ask for tokens, and note it if they are there; return the others who were changed by that."""
-        if self._alike is not None and flow.timeout is None:
-            flow.workload, flow.cost = self._alike
-        else:
+        alike = self._alike
+        if alike is None:
             self.prepare(flow, now)
+        else:
+            flow.workload, flow.cost = alike
+            if flow.timeout is not None:
+                self._limit_wait(flow, None, now)
         changed = self.gate.offer(flow, now)
         if flow.state is RUNNING:
             self._accept(flow, now)
@@ -218,17 +221,24 @@ class Point:
             flow.ignored = ignored
         if self._zero and workload[1] == 0:
             flow.rank = 0
-        timeout = flow.timeout
-        if timeout is not None:
-            timeout = max(0.0, timeout - self._margin)
-        if most is not None:
-            timeout = most if timeout is None else min(timeout, most)
-        if timeout is not None:
-            # A flow that was moved here from another gate has waited there already.
-            flow.wait_until = (now if flow.arrived_at == UNSET else flow.arrived_at) + timeout
+        if most is not None or flow.timeout is not None:
+            self._limit_wait(flow, most, now)
         if self.load is not None:
             for change in self.load.arrived(cost, now):
                 self.runtime.adjust(change)
+
+    def _limit_wait(self, flow: Flow, most: float | None, now: float) -> None:
+        """Set how long a flow waits: no longer than it would, less the margin, and than its workload lets it."""
+        timeout = most
+        if flow.timeout is not None:
+            timeout = flow.timeout - self._margin
+            if timeout < 0.0:
+                timeout = 0.0
+            if most is not None and most < timeout:
+                timeout = most
+        if timeout is not None:
+            # A flow that was moved here from another gate has waited there already.
+            flow.wait_until = (now if flow.arrived_at == UNSET else flow.arrived_at) + timeout
 
     def waits(self, flow: Flow) -> bool:
         """Note that a flow has to wait; False if it need not, for that would be of no use."""

@@ -11,6 +11,7 @@ import threading
 import time
 from math import inf
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from fairlead.core.ticket import Outcome, Ticket
 from fairlead.errors import Misuse, PolicyError
@@ -21,6 +22,20 @@ if TYPE_CHECKING:
     from fairlead.core.gate import Change, Gate
 
 log = logging.getLogger("fairlead")
+
+
+GATES: WeakSet[ThreadGate] = WeakSet()
+
+
+def _note_fork() -> None:
+    """In the child: what the parent has used is the parent's.  To ask for the process each time costs a system call."""
+    for gate in GATES:
+        if gate.entered:
+            gate.entered, gate._forked = False, True
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 class ThreadGate:
@@ -37,20 +52,20 @@ class ThreadGate:
         self.blocked: set[object] = set()
         self._sooner = threading.Condition(self.lock)
         self._timer: threading.Thread | None = None
-        self._wakes_at = inf
+        self.timer_at = inf  # when the gate's `due` is earlier, `after` is to be called
         self._resting = False
-        self._process = 0  # the first that used the gate
+        self.entered = False  # used in this process
+        self._forked = False  # used in another, of which this one is a fork
+        GATES.add(self)
 
     def enter(self, verb: str) -> None:
         """Before the lock is taken: after a fork, locks and threads are those of the parent."""
-        process = os.getpid()
-        if process != self._process:
-            if self._process:
-                raise Misuse(
-                    f"{verb}() was called after a fork, in another process than the one this scheduler belongs to; "
-                    "make one scheduler per process"
-                )
-            self._process = process
+        if self._forked:
+            raise Misuse(
+                f"{verb}() was called after a fork, in another process than the one this scheduler belongs to; "
+                "make one scheduler per process"
+            )
+        self.entered = True
 
     def own(self) -> None:
         """Note that this thread holds room, once more.  The lock is held."""
@@ -119,13 +134,14 @@ class ThreadGate:
         try:
             changed = verb(*args)
         finally:
-            self._tell(changed)  # if the verb failed, the timer tells what it had changed by then
+            self.after(changed)  # if the verb failed, the timer tells what it had changed by then
 
-    def _tell(self, changed: Sequence[Ticket]) -> None:
+    def after(self, changed: Sequence[Ticket]) -> None:
+        """Follow up a verb: have each changed ticket carry out its verdict, and set the timer.  The lock is held."""
         for ticket in changed:
             ticket.told()  # type: ignore[attr-defined]
-        if self.gate.due < self._wakes_at:
-            self._wakes_at = self.gate.due
+        if self.gate.due < self.timer_at:
+            self.timer_at = self.gate.due
             if self._timer is None:
                 self._timer = threading.Thread(
                     target=self._tick, name="fairlead-timer", daemon=True
@@ -137,12 +153,12 @@ class ThreadGate:
     def _tick(self) -> None:
         with self.lock:
             while (wakes_at := self.gate.next_wakeup(self.now())) < inf and not self._resting:
-                self._wakes_at = wakes_at
+                self.timer_at = wakes_at
                 if wakes_at > self.now():
                     self._sooner.wait(min(wakes_at - self.now(), threading.TIMEOUT_MAX))
                 else:
                     try:
-                        self._tell(self.gate.advance(self.now()))
+                        self.after(self.gate.advance(self.now()))
                     except PolicyError:
                         log.exception("a policy failed as time passed")
-            self._timer, self._wakes_at = None, inf
+            self._timer, self.timer_at = None, inf
