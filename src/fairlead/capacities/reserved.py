@@ -54,7 +54,7 @@ class Reserved(Capacity):
         self._set(floors, shares, linger, lend, count)
         self.inflight = [0] * count
         self.waiting = [0] * count
-        self._waiters = 0  # of all classes: without any, no scope is closed, and nobody need be told of room
+        self._waiters = 0  # of all classes: without any no scope is closed, nobody is to be told
         self._demand_ended = [-inf] * count
         self._ranks = count
         self._scopes = tuple((Hold(rank),) for rank in range(count))
