@@ -9,8 +9,8 @@ are decided by one call, `gate.commit`, on one thread: exactly one of them wins.
 from __future__ import annotations
 
 import asyncio
-from asyncio import _get_running_loop
 from math import inf, nextafter
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from fairlead.core.ticket import (
@@ -113,15 +113,18 @@ class Exchange(LeanTicket):
         self.pool_of_slots = pool
         if not pool.capacity.total:
             return
-        tuning, rank, gate, runtime = pool.tuning, self.rank, pool.gate, pool.runtime
+        tuning, rank = pool.tuning, self.rank
         self.can_preempt = tuning.can_preempt[rank]
         self.keeps_head = tuning.keeps_head[rank]
         self.evictable = tuning.evictable[rank]
-        loop = _get_running_loop()
-        if loop is None or loop is not runtime.loop:
+        gate, runtime = pool.gate, pool.runtime
+        # A task of the gate's own loop and thread: to ask for the running loop takes a system call before Python 3.12.
+        task = task_of(runtime.loop) if get_ident() == runtime.thread else None
+        if task is None:
             runtime.enter("gateway")
-        # Whatever its class: a reload while it waits may let others preempt it.
-        self.task = task = task_of(loop)
+            task = task_of(runtime.loop)
+        # Noted whatever its class: a reload while it waits may let others preempt it.
+        self.task = task
         self.cancelling = 0 if task is None else task.cancelling()
         if self.own_limit is not None and self.arrived_at == -inf:
             self.wait_until = runtime.clock() + self.own_limit
