@@ -187,9 +187,12 @@ class Reserved(Capacity):
         rank = ticket.rank
         self.used -= 1
         self.inflight[rank] = left = self.inflight[rank] - 1
-        if self._waiters:
-            # Within its reservation what a class gives back it holds: lower classes gain nothing.
-            self._opened(0 if left >= self.reserved[rank] else rank)
+        if not self._waiters:
+            if not left:
+                self._demand_ended[rank] = now
+            return
+        # Within its reservation what a class gives back it holds: lower classes gain nothing.
+        self._opened(0 if left >= self.reserved[rank] else rank)
         if not left and not self.waiting[rank]:
             self._end_demand(rank, now)
 
