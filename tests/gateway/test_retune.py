@@ -217,6 +217,36 @@ class TestNewLimitsHoldFromNowOn:
 
         run_virtual(main())
 
+    @pytest.mark.parametrize("said", ["nothing", "its head", "its first byte"])
+    def test_who_waits_when_classes_may_first_preempt_is_preempted_before_its_first_byte(
+        self, said
+    ):
+        async def main() -> None:
+            peaceful = {"can_preempt": False}
+            scene = Scene(classes={"interactive": peaceful, "system": peaceful})
+            early, first = await scene.running("bulk")
+            late = await scene.waiting("bulk")
+            retune(scene)
+            await first.answer()
+            await early.done()
+            held = await scene.app.next()
+            if said != "nothing":
+                await held.head()
+            if said == "its first byte":
+                await held.chunk()
+            by = scene.client("interactive")
+            await ticks()
+            if said == "its first byte":
+                assert not held.cancellations
+                await held.chunk(more=False)
+                await held.leave()
+            assert (await late.done()).status == (200 if said == "its first byte" else 503)
+            await (await scene.app.next()).answer()
+            assert (await by.done()).status == 200
+            scene.quiet()
+
+        run_virtual(main())
+
     def test_ceilings(self):
         async def main() -> None:
             scene = Scene(capacity=9)

@@ -54,6 +54,7 @@ class Reserved(Capacity):
         self._set(floors, shares, linger, lend, count)
         self.inflight = [0] * count
         self.waiting = [0] * count
+        self._waiters = 0  # of all classes: without any no scope is closed, nobody is to be told
         self._demand_ended = [-inf] * count
         self._ranks = count
         self._scopes = tuple((Hold(rank),) for rank in range(count))
@@ -186,16 +187,22 @@ class Reserved(Capacity):
         rank = ticket.rank
         self.used -= 1
         self.inflight[rank] = left = self.inflight[rank] - 1
+        if not self._waiters:
+            if not left:
+                self._demand_ended[rank] = now
+            return
         # Within its reservation what a class gives back it holds: lower classes gain nothing.
         self._opened(0 if left >= self.reserved[rank] else rank)
         if not left and not self.waiting[rank]:
             self._end_demand(rank, now)
 
     def enter(self, ticket: Ticket, now: float) -> None:
+        self._waiters += 1
         self.waiting[ticket.rank] += 1
 
     def leave(self, ticket: Ticket, now: float) -> None:
         rank = ticket.rank
+        self._waiters -= 1
         self.waiting[rank] -= 1
         if not self.waiting[rank] and not self.inflight[rank]:
             self._end_demand(rank, now)
@@ -203,6 +210,8 @@ class Reserved(Capacity):
     def _end_demand(self, rank: int, now: float) -> None:
         """A class has nothing left: its hold is lent to those below, when it has lingered."""
         self._demand_ended[rank] = now
+        if not self._waiters:
+            return
         if not self._linger[rank]:
             self._opened()
         elif self.lend:

@@ -9,8 +9,8 @@ are decided by one call, `gate.commit`, on one thread: exactly one of them wins.
 from __future__ import annotations
 
 import asyncio
-from asyncio import _get_running_loop
 from math import inf, nextafter
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from fairlead.core.ticket import (
@@ -23,8 +23,9 @@ from fairlead.core.ticket import (
     LeanTicket,
     QueueLimit,
 )
-from fairlead.gateway import metrics as count
+from fairlead.gateway.metrics import CLIENT_GONE, COMPLETED, DISCONNECTED, FAILED
 from fairlead.gateway.settings import CLASSES, DEFAULT
+from fairlead.runtime.loop import task_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Hashable
@@ -114,14 +115,17 @@ class Exchange(LeanTicket):
             return
         tuning, rank = pool.tuning, self.rank
         self.can_preempt = tuning.can_preempt[rank]
-        self.keeps_head = keeps_head = tuning.keeps_head[rank]
+        self.keeps_head = tuning.keeps_head[rank]
         self.evictable = tuning.evictable[rank]
-        if keeps_head:  # it may become evictable while it waits
-            self.task = task = asyncio.current_task()
-            self.cancelling = 0 if task is None else task.cancelling()
         gate, runtime = pool.gate, pool.runtime
-        if runtime.loop is None or _get_running_loop() is not runtime.loop:
+        # A task of the gate's own loop and thread: to ask for the running loop takes a system call before Python 3.12.
+        task = task_of(runtime.loop) if get_ident() == runtime.thread else None
+        if task is None:
             runtime.enter("gateway")
+            task = task_of(runtime.loop)
+        # Noted whatever its class: a reload while it waits may let others preempt it.
+        self.task = task
+        self.cancelling = 0 if task is None else task.cancelling()
         if self.own_limit is not None and self.arrived_at == -inf:
             self.wait_until = runtime.clock() + self.own_limit
         changed = gate.offer(self, runtime.clock())
@@ -225,31 +229,24 @@ class Exchange(LeanTicket):
 
     async def _send_first(self, message: Any) -> None:
         last = not message.get("more_body", False)
-        if self.streaming:  # it was asked to send before another's first byte had gone
-            await self.raw_send(message)
-            if last:
-                self._complete()
-            return
-        pool = self.pool_of_slots
-        if self.keeps_head:
-            if not (last or message.get("body")) and message["type"] == "http.response.body":
-                return  # not a byte yet: it may still be preempted
-            if self.evictable and (self.state is EVICTED or not pool.gate.commit(self)):
-                return
-        self.answering = self.streaming = True
-        self.metrics.first_byte[self.rank].observe(pool.runtime.clock() - self.started_at)
-        if self.head is not None:
-            await self.raw_send(self.head)
+        if not self.streaming:  # else it was asked to send before another's first byte had gone
+            pool = self.pool_of_slots
+            if self.keeps_head:
+                if not (last or message.get("body")) and message["type"] == "http.response.body":
+                    return  # not a byte yet: it may still be preempted
+                if self.evictable and (self.state is EVICTED or not pool.gate.commit(self)):
+                    return
+            self.answering = self.streaming = True
+            self.metrics.first_byte[self.rank].observe(pool.runtime.clock() - self.started_at)
+            if self.head is not None:
+                await self.raw_send(self.head)
         await self.raw_send(message)
         if last:
-            self._complete()
+            self.end(COMPLETED if self.status < 500 else FAILED)
 
     async def _send_last(self, message: Any) -> None:
         await self.raw_send(message)
-        self._complete()
-
-    def _complete(self) -> None:
-        self.end(count.FAILED if self.status >= 500 else count.COMPLETED)
+        self.end(COMPLETED if self.status < 500 else FAILED)
 
     def waited(self) -> float:
         """Tell how long it has waited for a slot."""
@@ -263,10 +260,10 @@ class Exchange(LeanTicket):
         if not self.answering:
             self.status = 499
         if self.state is RUNNING or self.state is EVICTED:
-            self.end(count.DISCONNECTED)
+            self.end(DISCONNECTED)
         elif self.outcome is None:
-            self.outcome = count.CLIENT_GONE
-            self.metrics.refused[self.rank, count.CLIENT_GONE] += 1
+            self.outcome = CLIENT_GONE
+            self.metrics.refused[self.rank, CLIENT_GONE] += 1
 
     def _with_decision(self, message: Any) -> Any:
         told = "admitted at once" if self.waiter is None else "admitted in turn"
@@ -287,7 +284,7 @@ class Exchange(LeanTicket):
         if self.outcome is not None:
             return
         self.outcome = outcome
-        if outcome is count.COMPLETED:
+        if outcome is COMPLETED:
             self.metrics.completed[self.rank] += 1
         else:
             self.metrics.ended[self.rank, outcome] += 1

@@ -81,7 +81,11 @@ class PriorityMiddleware:
                 failure, model = await asking.read_body(admission, exchange)
             if failure is None and exchange.outcome is None:
                 asking.clamp(admission, exchange)
-                failure = self._ask(exchange, model)
+                pool = admission.pool(model)
+                if pool is None:
+                    failure = _nobody_serves(model)
+                else:
+                    exchange.offer(pool)
             try:
                 if exchange.state is WAITING:
                     failure = await self._wait(exchange, model)
@@ -114,28 +118,19 @@ class PriorityMiddleware:
 
     # Its turn
 
-    def _ask(self, exchange: Exchange, model: str | None) -> Failure | None:
-        """Ask for a slot; the answer is the exchange's state, or a failure if there is nobody to ask."""
-        pool = self.admission.pool(model)
-        if pool is not None:
-            exchange.offer(pool)
-            return None
-        if model is None:
-            text = 'the pool depends on the model: name it in a JSON body, as in {"model": ...}'
-            return Failure(400, "model_required", text)
-        return Failure(404, "model_not_found", f"no upstream serves the model {shown(model)}")
-
     async def _wait(self, exchange: Exchange, model: str | None) -> Failure | None:
-        """Wait for a slot; the answer is as that of `_ask`."""
-        failure = None
+        """Wait for a slot; the answer is the exchange's state, or a failure if there is nobody to ask any more."""
         while exchange.state is WAITING:
             if exchange.body is None:
                 exchange.body = Body(exchange.raw_receive, self.admission.body_limit)
             await exchange.wait(exchange.body)
             if exchange.state is WITHDRAWN and not exchange.gone:  # its pool is no more
                 exchange.renew()
-                failure = self._ask(exchange, model)
-        return failure
+                pool = self.admission.pool(model)
+                if pool is None:
+                    return _nobody_serves(model)
+                exchange.offer(pool)
+        return None
 
     def _absorb(self, error: BaseException, exchange: Exchange) -> bool:
         """Say whether what ended the wait or the application is of our own making; else it is passed on."""
@@ -220,3 +215,10 @@ class PriorityMiddleware:
 
     def _token(self, evictions: int) -> tuple[tuple[bytes, bytes], ...]:
         return ((RETRY_TOKEN, self.admission.issue_token(evictions)),) if evictions else ()
+
+
+def _nobody_serves(model: str | None) -> Failure:
+    if model is None:
+        text = 'the pool depends on the model: name it in a JSON body, as in {"model": ...}'
+        return Failure(400, "model_required", text)
+    return Failure(404, "model_not_found", f"no upstream serves the model {shown(model)}")

@@ -149,6 +149,7 @@ class Pool:
         self.tuning = tuning
         for waiter in self.gate.waiters():
             waiter.evictable = tuning.evictable[waiter.rank]
+            waiter.keeps_head = tuning.keeps_head[waiter.rank]  # type: ignore[attr-defined]
         self.runtime.adjust(Change("classes", "retune", (tuning.levels, tuning.budget)))
         self._weigh()
         kept = (tuning.floors, tuning.shares, tuning.linger, tuning.lend)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlead.gateway.forwarding import plain_address, text_of, trust
 from fairlead.gateway.settings import CLASSES, INTERACTIVE
@@ -59,7 +59,8 @@ class Tenants:
         self._trusts = trust(said.trusted_proxies)
         self._policies: Mapping[str, TenantPolicy] = scheduler.tenant_policies
         self._ceiling = default_ceiling(scheduler)
-        self._known: dict[str, Tenant] = {}
+        self._known: dict[str, Tenant] = {}  # by key
+        self._at: dict[str | None, Tenant] = {}  # by address, as the server writes it
         # The header fields that say whose a request is.
         self.fields = {FORWARDED_FOR}
         if self._keys:
@@ -69,29 +70,24 @@ class Tenants:
 
     def of(self, address: str | None, fields: Fields) -> Tenant:
         """Tell whose a request from this address is."""
-        key = None
         if not self.fields.isdisjoint(fields):
             key = self._by_key(fields) if self._keys else None
             if key is None and address is not None and self._trusts(address):
                 key = self._by_header(fields) if self._header is not None else None
                 if key is None and FORWARDED_FOR in fields:
                     address = self._origin(address, fields)
-        if key is None:
-            key = "anonymous" if address is None else "ip:" + address
-        return self._known.get(key) or self._look_up(key)
+            if key is not None:
+                return self._known.get(key) or self._look_up(key, self._known, key)
+        return self._at.get(address) or self._look_up(_key_at(address), self._at, address)
 
-    def _look_up(self, key: str) -> Tenant:
-        name = key
-        if key.startswith("ip:"):
-            with suppress(ValueError):
-                name = "ip:" + plain_address(key[3:])
-        policy = self._policies.get(name)
+    def _look_up(self, key: str, known: dict[Any, Tenant], by: str | None) -> Tenant:
+        policy = self._policies.get(key)
         own = policy.max_class if policy is not None else None
         ceiling = self._ceiling if own is None else CLASSES.index(own)
-        tenant = Tenant(name, ceiling, self._label_of(name))
-        if len(self._known) >= REMEMBERED:
-            self._known.clear()
-        self._known[key] = tenant
+        tenant = Tenant(key, ceiling, self._label_of(key))
+        if len(known) >= REMEMBERED:
+            known.clear()
+        known[by] = tenant
         return tenant
 
     def _by_key(self, fields: Fields) -> str | None:
@@ -122,3 +118,12 @@ class Tenants:
             if not self._trusts(found):
                 break
         return address
+
+
+def _key_at(address: str | None) -> str:
+    """Write the key of whoever is known by an address only."""
+    if address is None:
+        return "anonymous"
+    with suppress(ValueError):  # a name or the path of a socket
+        address = plain_address(address)
+    return "ip:" + address
