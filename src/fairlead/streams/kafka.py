@@ -178,18 +178,17 @@ class KafkaClient(Questions):
                 found += self._ends(part) if is_news else sort_out(part, self._only)
         else:
             found += sort_out(raws, self._only)
-        owned, seeks = self._owned, self._seeks
-        ours = [part for part in found if part.tp in owned and part.tp not in seeks]
+        here = self._owned - self._seeks.keys() if self._seeks else self._owned
+        ours = [part for part in found if part.tp in here]
         return self._begun(ours) if self._fresh and ours else ours
 
     def _begun(self, parts: list[Batch | Eof]) -> list[Batch | Eof]:
         """Note that these partitions are being read; pause those that should not be, where they began."""
         early: dict[Tp, int] = {}
         for part in parts:
-            if part.tp in self._fresh:
-                self._fresh.discard(part.tp)
-                if part.tp in self._paused:
-                    early[part.tp] = part.offset if isinstance(part, Eof) else part.first
+            if part.tp in self._fresh and part.tp in self._paused:
+                early[part.tp] = part.offset if isinstance(part, Eof) else part.first
+            self._fresh.discard(part.tp)
         self._turn("pause", list(early))
         for tp, offset in early.items():
             self.seek(tp, offset)
@@ -204,9 +203,7 @@ class KafkaClient(Questions):
             if error.code() == KafkaError._PARTITION_EOF:
                 yield Eof(tp_read(raw), int(raw.offset() or 0))
             elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
-                LOG.warning(
-                    "not polled for max.poll.interval.ms: the group has taken every partition away"
-                )
+                LOG.warning("not polled for max.poll.interval.ms: every partition was taken away")
                 self._let_go(self._owned - self._arrived, LOST)
             else:
                 where = f" {raw.topic()}" if raw.topic() else ""
