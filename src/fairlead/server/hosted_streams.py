@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.errors import ConfigError
 from fairlead.server.hosted_pool import borrowing
 from fairlead.server.hosting import View, resize_to
-from fairlead.server.recording import batch_lines
+from fairlead.server.recording import batch_lines, held_by
 from fairlead.streams.gating import GateScheduler
 from fairlead.streams.lag import LagWatch
 from fairlead.streams.ordering import TopicOrder
@@ -55,6 +55,7 @@ class HostedStreams:
         self._feed = feed
         self._lag = LagWatch(app)
         watched = feed.gate(WORKERS, class_of)
+        feed.channel(WORKERS).more_of = held_by
         shared = borrowing(pools, WORKERS, watched)
         if shared is not None and app.settings.scheduler is not None:
             own = app.settings.scheduler.__name__
@@ -151,21 +152,13 @@ class HostedStreams:
             raise ConfigError("the simulator knows neither the policy nor the capacity of this app")
         topics = {}
         for topic in self.app.topics.values():
-            if topic.parallel_by is not None:
-                raise ConfigError(
-                    f"topic {topic.name} has parallel_by, and a recording does not tell keys"
-                )
-            if topic.shape.describes:
-                raise ConfigError(
-                    f"the consumer of topic {topic.name} tells tenant, cost or deadline of its "
-                    "batches itself, and the simulator cannot ask it"
-                )
             held = self.app.runtime.assignments.get(topic.name, ())
             topics[topic.name] = {
                 "priority": topic.priority,
                 "weight": topic.weight,
                 "batch_size": topic.batch_size,
                 "partitions": max(held, default=0) + 1,
+                "by_key": topic.parallel_by is not None,
             }
         return {"preset": "streams", "concurrency": max(1, slots.total), "topics": topics}
 
