@@ -361,16 +361,56 @@ def test_what_if_of_a_pool_changes_its_slots_and_its_weights(tmp_path: Path):
     run(test)
 
 
-def test_a_pool_that_lends_cannot_be_replayed_and_says_why(tmp_path: Path, shop: Shop):
+def test_what_if_of_a_pool_that_lends_replays_jobs_and_batches_too(tmp_path: Path, shop: Shop):
+    """Every door is replayed under its own order, and all of them together on the slots of the pool."""
+
     async def test() -> None:
         pools = {"gpu": {"slots": 2, "doors": DOORS}}
         sections = shop.sections() | {"demo": {"upstream": True, "traffic": False}}
         async with served(configured(tmp_path, pools=pools, **sections)) as client:
             shop.go.set()
-            body = {"gate": "pool/gpu", "minutes": 5, "changes": {}}
-            status, found = await client.ask("POST", "/api/v1/whatif", body)
-            assert (status, found["code"]) == (422, "no_replay")
-            assert "what jobs/leader and streams/workers may ask for" in found["detail"]
+            proxy = next(one for one in client.server.doors if one.name == "gateway").links()
+            run = await shop.jobs.submit(shop.dag(*["small"] * 12, *["large"] * 4))
+            for _ in range(4):
+                async with client.session.get(f"{proxy['proxy']}/v1/x") as answer:
+                    await answer.read()
+            assert (await shop.jobs.wait(run)).state == "completed"
+            await asyncio.to_thread(wait_committed, shop.broker, 24)
+            gate = next(one for one in client.server.doors if one.name == "pool/gpu").pool.gate  # type: ignore[attr-defined]
+            await until(lambda: not gate.active and not gate.waiting)
+
+            async def replayed(changes: dict[str, Any]) -> dict[str, Any]:
+                body = {"gate": "pool/gpu", "minutes": 5, "changes": changes}
+                status, found = await client.ask("POST", "/api/v1/whatif", body)
+                assert status == 200, found
+                groups: dict[str, Any] = found["after"]["groups"]
+                return {
+                    name: (one["done"], one["wait.p95"]) for name, one in groups["class"].items()
+                }
+
+            now = await replayed({})
+            assert {name: done for name, (done, _) in now.items()} == {
+                "gateway/default default": 4,
+                "jobs/leader default": 12,
+                "jobs/leader threads": 4,
+                "streams/workers orders": 24,
+            }
+            fewer = await replayed({"capacity.slots": 1})
+            assert fewer["streams/workers orders"][1] > now["streams/workers orders"][1]
+            more = {"capacity.slots": 64, "doors.streams/workers.concurrency": 24}
+            more |= {"doors.jobs/leader.executors.default": 12}
+            alone = await replayed(more)
+            assert alone["jobs/leader default"][1] == 0.0
+            status, found = await client.ask(
+                "POST",
+                "/api/v1/whatif",
+                {
+                    "gate": "pool/gpu",
+                    "minutes": 5,
+                    "changes": {"doors.jobs/leader.planner": "none"},
+                },
+            )
+            assert (status, found["code"]) == (422, "bad_change")
 
     run(test)
 

@@ -154,6 +154,19 @@ def test_a_further_try_waits_for_the_one_before_it_and_what_follows_for_the_last
     assert len(arrivals_of(lines)) == 3
 
 
+def test_a_wait_that_began_again_is_told_once():
+    rows = [
+        passed("7.0", 10.0, 10.5, "withdrawn"),
+        passed("7.0", 10.0, 12.0),
+        passed("8.0", 11.0, 11.5, "withdrawn"),
+    ]
+    lines = list(job_lines(rows, {}))
+    assert [(line["id"], line["state"]) for line in lines] == [
+        ("7.0", "done"),
+        ("8.0", "withdrawn"),
+    ]
+
+
 def test_what_ended_before_the_recording_is_not_waited_for():
     rows = [passed("7.1", 10.0, 12.0), passed("7.2", 30.0, 32.0)]
     first, second = job_lines(rows, {(7, 1): (0,), (7, 2): (0, 1)})
@@ -282,7 +295,7 @@ def test_what_a_consumer_says_its_batches_cost_decides_in_a_replay_too():
 )
 def test_a_batch_that_does_not_add_up_is_refused(wrong):
     line = {"t": 0.0, "class": "orders", "tokens": 3, "service_ms": 1, "partition": 0}
-    with pytest.raises(ConfigError, match="keys must tell|batch_cost must be"):
+    with pytest.raises(ConfigError, match=r"keys must tell|batch_cost must be"):
         arrivals_of([line | wrong])
 
 

@@ -44,8 +44,8 @@ Began = tuple[str, int, tuple[int, ...]]
 def records(seed: int, count: int = 60) -> list[Arrival]:
     """Records in a rush, on a grid of powers of two so that sums are exact.
 
-    At one instant one a partition at most, of one of three keys, in the order in which the broker hands them out: that of their names,
-    beginning after the one it served last.
+    At one instant one a partition at most, of one of three keys, in the order in which the broker hands them out:
+    that of their names, beginning after the one it served last.
     """
     random = Random(seed)
     made: list[Arrival] = []
@@ -222,6 +222,8 @@ def beside(given: list[Arrival], concurrency: int) -> bool:
     places: dict[Any, list[tuple[float, float, str]]] = {}
     for one, row in zip(given, result.tickets, strict=True):
         assert one.labels is not None
+        assert row.started is not None
+        assert row.ended is not None
         time = (row.started, row.ended, one.labels["key"])
         places.setdefault((one.workload, one.labels["partition"]), []).append(time)
     found = False

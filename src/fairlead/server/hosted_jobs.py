@@ -72,7 +72,7 @@ class HostedJobs:
         self._settings = settings
         self._channel = feed.channel(LEADER, class_of)
         watched = feed.gate(LEADER, class_of)
-        self._make_gate = borrowing(pools, LEADER, watched, self._wake) or watched
+        self._make_gate = borrowing(pools, self, LEADER, watched, self._wake) or watched
         self.jobs = jobs_of(settings)
         prepare(self.jobs)
         self.jobs.make_gate = self._gate

@@ -56,7 +56,7 @@ class HostedStreams:
         self._lag = LagWatch(app)
         watched = feed.gate(WORKERS, class_of)
         feed.channel(WORKERS).more_of = held_by
-        shared = borrowing(pools, WORKERS, watched)
+        shared = borrowing(pools, self, WORKERS, watched)
         if shared is not None and app.settings.scheduler is not None:
             own = app.settings.scheduler.__name__
             raise ConfigError(

@@ -87,14 +87,19 @@ def job_lines(
 
     A job all of whose needs are told too may come (`t`) as soon as they may: when it really came, `ready`, was for the
     slots to say.  If one of them is not told, because it ended before, `ready` is the best that is known.  Each further
-    try waits for the one before it, and comes no sooner than it did.
+    try waits for the one before it, and comes no sooner than it did.  A wait that was broken off to begin again,
+    because something about the job had changed, was no try.
     """
     tries: dict[Job, int] = {}
     latest: dict[
         Job, tuple[str, float]
     ] = {}  # of each job: the last try, and since when it may come
-    for row in sorted(rows, key=lambda row: row.arrived):
+    in_turn = sorted(rows, key=lambda row: row.arrived)
+    last = {job_of(row): row for row in in_turn}
+    for row in in_turn:
         job = job_of(row)
+        if row.state == "withdrawn" and last[job] is not row:
+            continue
         line = line_of(row) | {"pool": row.cls, "dag": job[0], "ready": row.arrived}
         if row.estimate is not None:
             line["estimate_ms"] = row.estimate * 1000

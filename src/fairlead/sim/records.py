@@ -2,7 +2,8 @@
 
 A line of ours says  {"t": 12.5, "class": "bulk", "tenant": "acme", "kind": "report", "tokens": 3, "service_ms": 250}
 and may say priority, deadline (an instant on the clock of t), patience_ms, estimate_ms, id, deps (ids), dag, pool,
-and of a batch of a stream partition, batch_cost and keys (how many of its records each has).  What a running Fairlead noted of a ticket (arrived, started, ended, rank, cost, key) reads the same way.
+door, and of a batch of a stream partition, batch_cost and keys (how many of its records each has).  What a running
+Fairlead noted of a ticket (arrived, started, ended, rank, cost, key) reads the same way.
 """
 
 from __future__ import annotations
@@ -120,6 +121,7 @@ def _arrival(row: Mapping[str, Any], classes: Sequence[str]) -> tuple[Arrival, b
         dag if isinstance(dag, int) and not isinstance(dag, bool) else -1,
         estimate=None if estimate is None else max(0.0, estimate / 1000.0),
         labels=_batch(row, partition, cost),
+        door=_text(row, "door"),
     )
     return arrival, service is not None
 

@@ -15,6 +15,7 @@ from zlib import crc32
 from pydantic import Field
 
 from fairlead.config import shown
+from fairlead.core import Gate
 from fairlead.core.ticket import DONE, RUNNING, WAITING
 from fairlead.documents.values import Flag, Model
 from fairlead.errors import ConfigError
@@ -30,6 +31,7 @@ from fairlead.streams.settings import DEFAULT_BATCH, MOST_MESSAGES, Topic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from fairlead.runtime import MakeGate
     from fairlead.sim.reading import Draft
     from fairlead.sim.result import Arrival
 
@@ -99,13 +101,13 @@ def _charge(ticket: SimTicket) -> float:
 class StreamGate:
     """The verbs of a gate, as the built-in scheduler carries them out."""
 
-    def __init__(self, said: StreamsSettings) -> None:
+    def __init__(self, said: StreamsSettings, make: MakeGate = Gate) -> None:
         shape = Shape(Consumer)
         self._time = 0.0
         self._begun: list[Any] = []  # what a verb has started
         self.queue = JobsQueue(said.concurrency, self._start, clock=lambda: self._time)
         weights = {name: topic.weight for name, topic in said.topics.items()}
-        self.scheduler = GateScheduler(self.queue, weights=weights)
+        self.scheduler = GateScheduler(self.queue, weights=weights, gate=make)
         self._holdings: dict[Tp, Holding] = {}
         for name, one in said.topics.items():
             topic = Topic(
@@ -153,6 +155,11 @@ class StreamGate:
         if not self._work_on(job, rest):
             self._end(job)
         return self._changed()
+
+    def lent(self, now: float) -> None:
+        """Use slots of a pool that were lent; what they start is told by `advance`, at this instant."""
+        self._time = self.due = now
+        self.scheduler.gate.rouse()
 
     def withdraw(self, tickets: Iterable[Any], now: float) -> Sequence[Any]:
         """Nobody takes a record back."""
@@ -222,8 +229,8 @@ class StreamGate:
 class StreamsSite(Site):
     """An app that consumes topics."""
 
-    def __init__(self, said: StreamsSettings) -> None:
-        self._stream = StreamGate(said)
+    def __init__(self, said: StreamsSettings, make: MakeGate = Gate) -> None:
+        self._stream = StreamGate(said, make)
         super().__init__(self._stream)
         self.slots = said.concurrency
         self._topics = said.topics
@@ -248,7 +255,7 @@ class StreamsSite(Site):
         self._next[topic] += 1
         return (self._next[topic] - 1) % count
 
-    def check(self, arrivals: Iterable[Arrival]) -> None:
+    def check(self, arrivals: Iterable[Arrival], numbers: Sequence[int] | None = None) -> None:
         wrong: dict[str, None] = {}
         seen: set[tuple[Any, ...]] = set()  # one of each kind is enough
         for one in arrivals:
