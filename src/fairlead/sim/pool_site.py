@@ -1,4 +1,4 @@
-"""A pool of slots that several doors share, for the simulator: `GatePool` and what borrows from it are the server's own.
+"""A pool of slots that several doors share, for the simulator: `GatePool` and its borrowers are the server's own.
 
 Doors of jobs and streams keep their own gates, made by their own presets, and borrow slots.  Of any other door who is
 next inside it is told by arrival.  An arrival says by which door it comes.
