@@ -289,6 +289,11 @@ def test_a_job_and_a_batch_wait_for_a_slot_of_the_pool_and_it_is_said(tmp_path: 
                 assert "one of the 1 slots of gpu" in item["why"], item
             said = await Operations(shop.jobs).explain(f"{run.id}.0")
             assert "one of the 1 slots of gpu" in said.sentence
+            elsewhere = Jobs(f"sqlite:///{tmp_path}/jobs.db")  # as in another process
+            said = await Operations(elsewhere).explain(f"{run.id}.0")
+            assert said.reason == "held"
+            assert "starts with one of the slots of gpu, which others share" in said.sentence
+            await elsewhere.close()
             assert shop.inside.came == {}
             shop.go.set()
             flow.end()

@@ -12,7 +12,7 @@ from fairlead.server.hosting import View, resize_to
 from fairlead.server.recording import line_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from prometheus_client import Metric
 
@@ -45,6 +45,11 @@ class HostedPool:
         self._namers: dict[str, Callable[[Ticket], str]] = {}
         self._borrowers: dict[str, Hosted] = {}  # by their gates
         self.pool = GatePool(settings.slots, name=name, gate=feed.gate(self.name, self._class_of))
+
+    @property
+    def members(self) -> Collection[str]:
+        """The gates that share it."""
+        return self._settings.doors
 
     def _class_of(self, ticket: Ticket) -> str:
         member: str = ticket.member  # type: ignore[attr-defined]
