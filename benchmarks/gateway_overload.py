@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from time import sleep
+from time import monotonic, sleep
 from typing import NamedTuple
 
 from benchmarks import gateway_plot
@@ -172,20 +172,32 @@ def storm(gateway: Child, phases: Phases, seed: int) -> tuple[list[Answer], list
     memory = [resident(gateway.process)]
     command = [sys.executable, "-m", "benchmarks.gateway_load", "storm"]
     command += [str(gateway.port), json.dumps(plan)]
+    said = said_by(command, phases.end + PATIENCE, lambda: memory.append(resident(gateway.process)))
+    return [Answer(*answer) for answer in json.loads(said)], memory
+
+
+def said_by(command: Sequence[str], seconds: float, meanwhile: Callable[[], None]) -> str:
+    """Run a command, looking at other things meanwhile; tell all it said.
+
+    What it has said is whole only if it came to its end by itself: a storm that was cut short, or failed, is told as
+    such and not read.
+    """
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as client:
         told: list[str] = []
-        reader = watch(client, told)
+        talking = watch(client, told)
+        by = monotonic() + seconds
         try:
-            left = phases.end + PATIENCE
-            while left > 0 and reader():
+            while talking() and monotonic() < by:
                 sleep(0.1)
-                left -= 0.1
-                memory.append(resident(gateway.process))
+                meanwhile()
+            if talking():
+                raise RuntimeError(f"the storm did not end within {seconds:g} s")
+            client.wait(PATIENCE)  # it has closed its mouth, and is about to go
         finally:
             client.kill()
-    if not told:
-        raise RuntimeError("the storm did not end")
-    return [Answer(*answer) for answer in json.loads("".join(told))], memory
+    if client.returncode:
+        raise RuntimeError(f"the storm failed, with code {client.returncode}")
+    return "".join(told)
 
 
 def watch(client: subprocess.Popen[str], told: list[str]) -> Callable[[], bool]:

@@ -13,12 +13,25 @@ from benchmarks.sizes import Sizes
 from fairlead import Scheduler
 from fairlead.sim import Arrival, Scenario, read_policy, read_scenario, simulate
 
+CLASS_PRIORITIES = (("bulk", 10), ("default", 50), ("interactive", 90))
 SLOTS = 12
 LOAD = 0.95
 SERVICE = 0.1  # seconds, on average
 
 FIFO, AGING, CLASSES = "first come, first served", "tasks: priorities that age", "three classes"
 FAIR, GATEWAY, FLOWS = "fair among 100 tenants", "gateway: classes, reservations", "flows"
+STREAMS, KEYED = "streams: three topics", "streams: three topics, by key"
+PARTITIONS = 12  # of each topic
+
+
+def topics(**more: Any) -> dict[str, Any]:
+    """Each class is a topic, and each tenant a key: it chooses the partition."""
+    return {
+        name: {"priority": priority, "partitions": PARTITIONS, **more}
+        for name, priority in CLASS_PRIORITIES
+    }
+
+
 POLICIES: dict[str, dict[str, Any]] = {
     FIFO: {"policy": "fifo", "capacity": {"slots": SLOTS}},
     AGING: {"preset": "tasks", "max_concurrency": SLOTS},
@@ -38,6 +51,8 @@ POLICIES: dict[str, dict[str, Any]] = {
         },
     },
     FLOWS: {"preset": "flows", "concurrency": {"max_concurrency": SLOTS}},
+    STREAMS: {"preset": "streams", "concurrency": SLOTS, "topics": topics()},
+    KEYED: {"preset": "streams", "concurrency": SLOTS, "topics": topics(by_key=True)},
 }
 TARGET = 10.0  # µs a ticket: 100,000 a second
 
@@ -55,7 +70,7 @@ def load(count: int) -> Scenario:
             "tenants": [f"tenant-{number}" for number in range(100)],
             "service": service,
         }
-        for name, priority in (("bulk", 10), ("default", 50), ("interactive", 90))
+        for name, priority in CLASS_PRIORITIES
     ]
     return read_scenario({"count": count, "arrivals": sources})
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import sys
 from functools import partial
 from xml.etree import ElementTree
 
@@ -279,6 +280,27 @@ def test_an_experiment_runs_once_a_round_whoever_asks_first():
     a, b = shared.figure("a"), shared.figure("b")
     assert [a(), b(), b(), a()] == [0, 10, 11, 1]
     assert ran == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("print('[1, 2]')", None),
+        ("print('[1,', flush=True); import time; time.sleep(60)", "did not end within"),
+        ("print('[1,', flush=True); raise SystemExit(3)", "failed, with code 3"),
+        ("raise SystemExit(3)", "failed, with code 3"),
+    ],
+)
+def test_a_storm_that_was_cut_short_is_not_taken_for_one(script, said):
+    looks: list[None] = []
+    seconds = 60.0 if said is None or "code" in said else 1.0
+    asked = ([sys.executable, "-c", script], seconds, lambda: looks.append(None))
+    if said is None:
+        assert json.loads(gateway_overload.said_by(*asked)) == [1, 2]
+    else:
+        with pytest.raises(RuntimeError, match=said):
+            gateway_overload.said_by(*asked)
+    assert looks
 
 
 def test_the_overload_is_told_from_its_answers():

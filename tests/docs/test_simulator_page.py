@@ -34,9 +34,9 @@ def transcripts() -> list[tuple[str, str]]:
 
 def test_the_documents_of_the_page_are_the_examples():
     shown = blocks("yaml")
-    for name in ("overload", "fifo", "priority", "streams"):
+    for name in ("overload", "fifo", "priority", "pool", "streams"):
         assert (EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8") in shown
-    assert len(shown) == 5
+    assert len(shown) == 6
 
 
 def test_the_other_documents_can_be_read(tmp_path, monkeypatch):
@@ -47,7 +47,8 @@ def test_the_other_documents_can_be_read(tmp_path, monkeypatch):
     assert (arrival.cls, arrival.tenant, arrival.service) == ("bulk", "acme", 0.25)
     for name in ("azure-fifo", "azure-priority"):
         assert read_policy(EXAMPLES / f"{name}.yaml").build().slots == 44
-    assert read_policy(EXAMPLES / "streams.yaml").build().slots == 4
+    for name in ("pool", "streams"):
+        assert read_policy(EXAMPLES / f"{name}.yaml").build().slots == 4
 
 
 def transcript(number: int, folder: Path, capsys) -> None:

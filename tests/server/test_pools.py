@@ -22,6 +22,7 @@ from fairlead.server.loading import load_mapping
 from fairlead.server.service import Server
 from fairlead.server.snapshots import snapshot_of, waiting_document
 from fairlead.streams import Consumer, StreamScheduler
+from fairlead.streams.schedulers import FairByTopic
 from tests.gateway.rig import until
 from tests.server.rig import (
     GATEWAY,
@@ -199,12 +200,19 @@ class Shop:
             go.wait(LONGEST)
             inside.leave()
 
+        self.consumer = Orders
         self.app.topic("orders", Orders, batch_size=1)
         self.jobs.task(small)
         self.jobs.task(executor="threads")(large)
         self.module = ModuleType(name)
         self.module.app, self.module.jobs = self.app, self.jobs  # type: ignore[attr-defined]
         sys.modules[name] = self.module
+
+    def schedule_by(self, scheduler: type[StreamScheduler]) -> None:
+        """Have another app, with a scheduler of the user's own."""
+        self.app = app_on(self.broker, concurrency=3, scheduler=scheduler)
+        self.app.topic("orders", self.consumer, batch_size=1)
+        self.module.app = self.app  # type: ignore[attr-defined]
 
     def sections(self) -> dict[str, Any]:
         name = self.module.__name__
@@ -229,8 +237,13 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     made.go.set()
 
 
-def test_a_gateway_jobs_and_streams_never_hold_more_than_a_pool_has(tmp_path: Path, shop: Shop):
+@pytest.mark.parametrize("scheduler", [None, FairByTopic])
+def test_a_gateway_jobs_and_streams_never_hold_more_than_a_pool_has(
+    tmp_path: Path, shop: Shop, scheduler: type[StreamScheduler] | None
+):
     """A storm at three doors, on one loop and in threads; who is inside counts, not what a gate believes."""
+    if scheduler is not None:
+        shop.schedule_by(scheduler)
 
     async def test() -> None:
         backend = Backend(shop.inside)
@@ -289,6 +302,11 @@ def test_a_job_and_a_batch_wait_for_a_slot_of_the_pool_and_it_is_said(tmp_path: 
                 assert "one of the 1 slots of gpu" in item["why"], item
             said = await Operations(shop.jobs).explain(f"{run.id}.0")
             assert "one of the 1 slots of gpu" in said.sentence
+            elsewhere = Jobs(f"sqlite:///{tmp_path}/jobs.db")  # as in another process
+            said = await Operations(elsewhere).explain(f"{run.id}.0")
+            assert said.reason == "held"
+            assert "starts with one of the slots of gpu, which others share" in said.sentence
+            await elsewhere.close()
             assert shop.inside.came == {}
             shop.go.set()
             flow.end()
@@ -300,16 +318,36 @@ def test_a_job_and_a_batch_wait_for_a_slot_of_the_pool_and_it_is_said(tmp_path: 
     run(test)
 
 
-def test_a_scheduler_of_the_users_own_cannot_share(tmp_path: Path, shop: Shop):
-    class Own(StreamScheduler):
-        def on_schedule_consumption(self, jobs: Any) -> None: ...
+def test_batches_that_a_scheduler_of_the_users_own_pushes_share_too(tmp_path: Path, shop: Shop):
+    flows = {"http": HERE, "control_points": {"checkout": POINT}}
+    pools = {"gpu": {"slots": 1, "doors": {"flows/checkout": 1, "streams/workers": 1}}}
+    shop.schedule_by(FairByTopic)
 
-    shop.module.app = app_on(shop.broker, scheduler=Own)  # type: ignore[attr-defined]
-    loaded = load_mapping(
-        configured(tmp_path, pools={"gpu": {"slots": 2, "doors": DOORS}}, **shop.sections())
-    )
-    with pytest.raises(ConfigError, match="Own, the app's own scheduler, has no gate"):
-        Server(loaded)
+    async def test() -> None:
+        settings = configured(tmp_path, pools=pools, flows=flows, **shop.sections())
+        server = Server(load_mapping(settings | {"gateway": None}))
+        doors: dict[str, Any] = {door.name: door for door in server.doors}
+        gate = doors["pool/gpu"].pool.gate
+        await server.doors[0].start()
+        flow = await doors["flows"].server.flows.start_flow("checkout")  # before the app begins
+        async with server:
+            await until(lambda: gate.waiting == 1)
+            shown = {one["id"]: one for one in snapshot_of(server.doors, 1)["gates"]}
+            (orders,) = shown["streams/workers"]["classes"]
+            assert (orders["name"], orders["running"]) == ("orders", 0)
+            (item, *_) = waiting_document(server.view("streams/workers"), 1)["items"]
+            assert "one of the 1 slots of gpu" in item["why"]
+            with pytest.raises(ConfigError, match="FairByTopic, the app's own scheduler, says who"):
+                doors["pool/gpu"].policy("pool/gpu")
+            assert shop.inside.came == {}
+            shop.go.set()
+            flow.end()
+            await asyncio.to_thread(wait_committed, shop.broker, 24)
+            assert shop.inside.most == 1
+        assert not gate.active
+        assert not gate.waiting
+
+    run(test)
 
 
 def test_an_app_that_joins_the_gate_of_another_door_cannot_share(tmp_path: Path, shop: Shop):
@@ -361,16 +399,56 @@ def test_what_if_of_a_pool_changes_its_slots_and_its_weights(tmp_path: Path):
     run(test)
 
 
-def test_a_pool_that_lends_cannot_be_replayed_and_says_why(tmp_path: Path, shop: Shop):
+def test_what_if_of_a_pool_that_lends_replays_jobs_and_batches_too(tmp_path: Path, shop: Shop):
+    """Every door is replayed under its own order, and all of them together on the slots of the pool."""
+
     async def test() -> None:
         pools = {"gpu": {"slots": 2, "doors": DOORS}}
         sections = shop.sections() | {"demo": {"upstream": True, "traffic": False}}
         async with served(configured(tmp_path, pools=pools, **sections)) as client:
             shop.go.set()
-            body = {"gate": "pool/gpu", "minutes": 5, "changes": {}}
-            status, found = await client.ask("POST", "/api/v1/whatif", body)
-            assert (status, found["code"]) == (422, "no_replay")
-            assert "what jobs/leader and streams/workers may ask for" in found["detail"]
+            proxy = next(one for one in client.server.doors if one.name == "gateway").links()
+            run = await shop.jobs.submit(shop.dag(*["small"] * 12, *["large"] * 4))
+            for _ in range(4):
+                async with client.session.get(f"{proxy['proxy']}/v1/x") as answer:
+                    await answer.read()
+            assert (await shop.jobs.wait(run)).state == "completed"
+            await asyncio.to_thread(wait_committed, shop.broker, 24)
+            gate = next(one for one in client.server.doors if one.name == "pool/gpu").pool.gate  # type: ignore[attr-defined]
+            await until(lambda: not gate.active and not gate.waiting)
+
+            async def replayed(changes: dict[str, Any]) -> dict[str, Any]:
+                body = {"gate": "pool/gpu", "minutes": 5, "changes": changes}
+                status, found = await client.ask("POST", "/api/v1/whatif", body)
+                assert status == 200, found
+                groups: dict[str, Any] = found["after"]["groups"]
+                return {
+                    name: (one["done"], one["wait.p95"]) for name, one in groups["class"].items()
+                }
+
+            now = await replayed({})
+            assert {name: done for name, (done, _) in now.items()} == {
+                "gateway/default default": 4,
+                "jobs/leader default": 12,
+                "jobs/leader threads": 4,
+                "streams/workers orders": 24,
+            }
+            fewer = await replayed({"capacity.slots": 1})
+            assert fewer["streams/workers orders"][1] > now["streams/workers orders"][1]
+            more = {"capacity.slots": 64, "doors.streams/workers.concurrency": 24}
+            more |= {"doors.jobs/leader.executors.default": 12}
+            alone = await replayed(more)
+            assert alone["jobs/leader default"][1] == 0.0
+            status, found = await client.ask(
+                "POST",
+                "/api/v1/whatif",
+                {
+                    "gate": "pool/gpu",
+                    "minutes": 5,
+                    "changes": {"doors.jobs/leader.planner": "none"},
+                },
+            )
+            assert (status, found["code"]) == (422, "bad_change")
 
     run(test)
 

@@ -10,6 +10,7 @@ from fairlead.errors import ConfigError
 from fairlead.jobs import Dag, Jobs
 from fairlead.observe.passed import Passed
 from fairlead.observe.watched import Feed
+from fairlead.policies import FIFO
 from fairlead.server.hosted_jobs import LEADER, HostedJobs
 from fairlead.server.hosted_streams import WORKERS, HostedStreams
 from fairlead.server.recording import job_lines
@@ -17,6 +18,7 @@ from fairlead.server.settings import JobsSettings
 from fairlead.server.whatif import _count_from, _replayed
 from fairlead.sim import Scenario, read_policy, simulate
 from fairlead.sim.records import arrivals_of
+from fairlead.testing.streams import MemoryBroker
 from tests.server.rig import run
 from tests.streams.staging import Book, app_on, filled, until, wait_committed, writing
 
@@ -152,6 +154,19 @@ def test_a_further_try_waits_for_the_one_before_it_and_what_follows_for_the_last
     assert len(arrivals_of(lines)) == 3
 
 
+def test_a_wait_that_began_again_is_told_once():
+    rows = [
+        passed("7.0", 10.0, 10.5, "withdrawn"),
+        passed("7.0", 10.0, 12.0),
+        passed("8.0", 11.0, 11.5, "withdrawn"),
+    ]
+    lines = list(job_lines(rows, {}))
+    assert [(line["id"], line["state"]) for line in lines] == [
+        ("7.0", "done"),
+        ("8.0", "withdrawn"),
+    ]
+
+
 def test_what_ended_before_the_recording_is_not_waited_for():
     rows = [passed("7.1", 10.0, 12.0), passed("7.2", 30.0, 32.0)]
     first, second = job_lines(rows, {(7, 1): (0,), (7, 2): (0, 1)})
@@ -196,6 +211,7 @@ def test_what_if_replays_a_stream_app():
         "orders": {"priority": 80, "weight": 1.0, "batch_size": 2, "partitions": 2},
         "audit": {"priority": 50, "weight": 2.0, "batch_size": 3, "partitions": 1},
     }
+    topics = {name: one | {"by_key": False} for name, one in topics.items()}
     assert policy == {"preset": "streams", "concurrency": 1, "topics": topics}
     assert sum(line["tokens"] for line in lines) == 18
     changes = {"concurrency": 3, "topics.orders.batch_size": 1}
@@ -205,22 +221,104 @@ def test_what_if_replays_a_stream_app():
     assert after["wait.p95"] <= before["wait.p95"]
 
 
+def recorded_app(app: Any, records: int, batches: int) -> tuple[list[Any], dict[str, Any]]:
+    """Consume so many records in so many batches; tell the lines of the recording, and the policy."""
+    feed = Feed()
+    door = HostedStreams(app, feed)
+
+    async def live() -> Any:
+        await door.start()
+        try:
+            await asyncio.to_thread(wait_committed, app.broker, records)
+            await asyncio.to_thread(until, lambda: len(feed.rows(WORKERS)) >= batches)
+            return list(await door.recorded(feed.rows(WORKERS))), door.policy(WORKERS)
+        finally:
+            await door.stop(5.0)
+
+    found: tuple[list[Any], dict[str, Any]] = run(live)
+    return found
+
+
+def test_records_by_key_are_replayed_beside_each_other_and_in_the_order_of_their_key():
+    broker = MemoryBroker({"orders": 1})
+    for number in range(12):
+        broker.write("orders", b"", key=b"abc"[number % 3 : number % 3 + 1], partition=0)
+    app = app_on(broker, concurrency=1)
+    app.topic("orders", writing(Book()), batch_size=12, parallel_by=lambda message: message.key)
+    lines, policy = recorded_app(app, 12, 1)
+    assert policy["topics"]["orders"]["by_key"] is True
+    told: dict[str, int] = {}
+    for line in lines:
+        assert sum(line["keys"].values()) == line["tokens"]
+        for key, count in line["keys"].items():
+            told[key] = told.get(key, 0) + count
+    assert sorted(told.values()) == [4, 4, 4]
+    assert not {"a", "b", "c"} & set(told)  # whose they are is not told
+    lines = [line | {"service_ms": 1000.0 * line["tokens"]} for line in lines]
+    alone = replayed(lines, policy)
+    beside = replayed(lines, policy, concurrency=3)
+    assert alone.horizon == pytest.approx(12.0, abs=0.5)
+    assert beside.horizon == pytest.approx(4.0, abs=0.5)
+    without = [{name: line[name] for name in line if name != "keys"} for line in lines]
+    with pytest.raises(ConfigError, match="orders is by key, and its records do not tell theirs"):
+        replayed(without, policy)
+
+
+def test_what_a_consumer_says_its_batches_cost_decides_in_a_replay_too():
+    broker = filled({"cheap": 1, "dear": 1}, 8)
+    app = app_on(broker, concurrency=1)
+    own = {
+        "cost": lambda self, messages: 9.0 * len(messages),
+        "tenant": lambda self, messages: "acme",
+        "deadline": lambda self, messages: 1.0,
+    }
+    app.topic("cheap", writing(Book()), batch_size=1)
+    app.topic("dear", writing(Book(), **own), batch_size=1)
+    lines, policy = recorded_app(app, 16, 16)
+    by_topic = {line["class"]: line for line in lines}
+    assert "batch_cost" not in by_topic["cheap"]
+    dear = by_topic["dear"]
+    assert (dear["tokens"], dear["batch_cost"], dear["tenant"]) == (1, 9.0, "acme")
+    assert dear["deadline"] is None
+    began = min(line["t"] for line in lines)
+    lines = [line | {"t": began, "service_ms": 1000.0} for line in lines]
+    # All are there at once, and their priorities age alike: who goes next is by weight and cost alone.
+    first = sorted(replayed(lines, policy).tickets, key=lambda row: row.started)[:9]
+    assert sum(row.workload == "cheap" for row in first) >= 7
+    same = [{name: line[name] for name in line if name != "batch_cost"} for line in lines]
+    first = sorted(replayed(same, policy).tickets, key=lambda row: row.started)[:9]
+    assert sum(row.workload == "cheap" for row in first) <= 5
+
+
 @pytest.mark.parametrize(
-    ("options", "more", "said"),
-    [
-        ({"parallel_by": lambda message: message.key}, {}, "topic orders has parallel_by"),
-        ({}, {"cost": lambda self, messages: 2.0}, "topic orders tells tenant, cost or deadline"),
-    ],
+    "wrong", [{"keys": {"a": 2}}, {"keys": ["a"]}, {"keys": {"a": 3, "b": 0}}, {"batch_cost": -1}]
 )
-def test_a_stream_app_that_cannot_be_replayed_says_why(options, more, said):
-    app = app_on(filled({"orders": 1}, 1))
-    app.topic("orders", writing(Book(), **more), **options)
+def test_a_batch_that_does_not_add_up_is_refused(wrong):
+    line = {"t": 0.0, "class": "orders", "tokens": 3, "service_ms": 1, "partition": 0}
+    with pytest.raises(ConfigError, match=r"keys must tell|batch_cost must be"):
+        arrivals_of([line | wrong])
+
+
+def test_a_batch_is_taken_apart_beside_jobs_that_wait_for_each_other():
+    batch = {"t": 0.0, "class": "orders", "tokens": 3, "service_ms": 30, "partition": 0}
+    jobs = [
+        {"t": 0.0, "id": "a", "service_ms": 1},
+        {"t": 0.0, "id": "b", "service_ms": 1, "deps": ["a"]},
+    ]
+    found = arrivals_of([batch, *jobs])
+    assert [one.cost for one in found] == [1.0] * 5
+    assert [one.deps for one in found] == [(), (), (), (), (3,)]
+
+
+def test_a_stream_app_with_a_policy_of_its_own_cannot_be_replayed_and_says_why():
+    app = app_on(filled({"orders": 1}, 1), policy=FIFO())
+    app.topic("orders", writing(Book()))
     door = HostedStreams(app, Feed())
 
     async def live() -> None:
         await door.start()
         try:
-            with pytest.raises(ConfigError, match=said):
+            with pytest.raises(ConfigError, match="neither the policy nor the capacity"):
                 door.policy(WORKERS)
         finally:
             await door.stop(5.0)

@@ -139,7 +139,7 @@ def test_scenarios_that_cannot_be(text, said):
         ("policy: fifo\ncapacity: {slots: 1, reserved: {slots: 1}}\n", "slots or reserved"),
         (
             "preset: taks\n",
-            "1:1 preset: preset must be one of flows, gateway, jobs, streams, tasks",
+            "1:1 preset: preset must be one of flows, gateway, jobs, pool, streams, tasks",
         ),
         ("preset: tasks\nmax_concurency: 5\n", "did you mean max_concurrency?"),
         ("preset: gateway\ncapacity: 5\n", "reservations need 11 slots but the capacity is 5"),
@@ -151,6 +151,21 @@ def test_scenarios_that_cannot_be(text, said):
         ("control_points: {a: {}, b: {}}\n", "point must be one of a, b"),
         ("preset: jobs\nplanner: SJFS\n", "2:1 planner: a planner must be given as module:Class"),
         ("preset: jobs\nexecutors: {}\n", "executors: "),
+        ("preset: pool\ncapacity: {slots: 0}\n", "capacity.slots: must be"),
+        (
+            "preset: pool\ncapacity: {slots: 1}\npolicy: {fair: {weights: {a: 1}}}\ndoors: {b: {}}\n",
+            "4:9 doors.b: has no weight",
+        ),
+        (
+            "preset: pool\ncapacity: {slots: 1}\npolicy: {fair: {weights: {a: 1}}}\n"
+            "doors: {a: {preset: flows}}\n",
+            "doors.a.preset: must be one of jobs, streams",
+        ),
+        (
+            "preset: pool\ncapacity: {slots: 1}\npolicy: {fair: {weights: {a: 1}}}\n"
+            "doors: {a: {preset: jobs, executors: {x: 0}}}\n",
+            "doors.a.executors.x: must be",
+        ),
         ("preset: streams\n", "topics: is required"),
         ("preset: streams\ntopics: {a: {priority: 101}}\n", "2:14 topics.a.priority: must be"),
         ("preset: streams\ntopics: {a: {weights: 2}}\n", "did you mean weight?"),

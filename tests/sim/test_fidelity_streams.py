@@ -7,10 +7,12 @@ consumers return when the test says so.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
-from itertools import groupby
+from itertools import combinations, groupby
+from math import inf
+from operator import attrgetter
 from random import Random
 from typing import Any
 
@@ -20,7 +22,7 @@ from fairlead.core import State, Ticket
 from fairlead.sim import Arrival
 from fairlead.sim.streams_site import StreamGate
 from fairlead.streams import Consumer, runtime
-from fairlead.streams.jobs import Job
+from fairlead.streams.jobs import CONSUMPTION, Job
 from fairlead.streams.queue import JobsQueue
 from fairlead.testing import ManualClock
 from fairlead.testing.streams import MemoryBroker
@@ -29,10 +31,12 @@ from tests.streams.staging import app_on, until
 
 TOPICS: dict[str, dict[str, Any]] = {
     "orders": {"priority": 80, "partitions": 2, "batch_size": 3},
-    "audit": {"priority": 50, "weight": 3.0, "partitions": 3, "batch_size": 4},
+    "audit": {"priority": 50, "weight": 3.0, "partitions": 3, "batch_size": 4, "by_key": True},
     "mail": {"priority": 50, "partitions": 2, "batch_size": 2},
 }
 PLACES = [(name, number) for name in TOPICS for number in range(TOPICS[name]["partitions"])]
+TOLD = "mail"  # the topic whose consumer tells what its batches cost
+Place = tuple[str, int, int]  # topic, partition, and the first record of a batch
 # A batch as it began: topic, partition, and the records in it by their numbers.
 Began = tuple[str, int, tuple[int, ...]]
 
@@ -40,8 +44,8 @@ Began = tuple[str, int, tuple[int, ...]]
 def records(seed: int, count: int = 60) -> list[Arrival]:
     """Records in a rush, on a grid of powers of two so that sums are exact.
 
-    At one instant one a partition at most, in the order in which the broker hands them out: that of their names,
-    beginning after the one it served last.
+    At one instant one a partition at most, of one of three keys, in the order in which the broker hands them out:
+    that of their names, beginning after the one it served last.
     """
     random = Random(seed)
     made: list[Arrival] = []
@@ -53,7 +57,9 @@ def records(seed: int, count: int = 60) -> list[Arrival]:
         served = chosen[-1]
         for topic, partition in chosen:
             service = random.randrange(1, 4096) / 4096
-            labels = {"partition": str(partition)}
+            labels = {"partition": str(partition), "key": random.choice("xyz")}
+            if topic == TOLD:
+                labels["cost"] = str(random.randrange(1, 64) / 8)
             made.append(Arrival(at, service, workload=topic, labels=labels))
     return made
 
@@ -66,31 +72,39 @@ class Stage:
         self.clock = ManualClock(float(int(time.monotonic())))
         self.begun = self.clock.now
         self.order: list[Began] = []
-        self.going: dict[tuple[str, int], threading.Event] = {}
+        self.going: dict[Place, threading.Event] = {}
         self._noted = threading.Lock()
-        self._batches: dict[tuple[str, int], tuple[int, ...]] = {}
-        self._events: list[tuple[float, int, tuple[str, int], int]] = []  # ends of single records
+        self._batches: dict[Place, tuple[int, ...]] = {}
+        self._events: list[tuple[float, int, Place, int]] = []  # ends of single records
         self._count = 0
-        self._started: deque[tuple[str, int]] = deque()
+        self._started: deque[Place] = deque()
         self._written = 0
         self._broker = MemoryBroker({name: one["partitions"] for name, one in TOPICS.items()})
         self.app = app_on(self._broker, concurrency=concurrency)
         for name, one in TOPICS.items():
-            options = {key: value for key, value in one.items() if key != "partitions"}
-            self.app.topic(name, self._consumer(), **options)
+            options = {key: one[key] for key in one if key not in ("partitions", "by_key")}
+            if one.get("by_key"):
+                options["parallel_by"] = attrgetter("key")
+            self.app.topic(name, self._consumer(name == TOLD), **options)
 
-    def _consumer(self) -> type[Consumer]:
+    def _consumer(self, told: bool) -> type[Consumer]:
         stage = self
+
+        def cost(self: Consumer, messages: Any) -> float:
+            labels: Any = [stage.given[int(one.value)].labels for one in messages]
+            return sum(float(one["cost"]) for one in labels)
 
         def consume(self: Consumer, messages: Any) -> None:
             go = threading.Event()
             with stage._noted:
-                place = (self.topic, self.partition)
-                stage._batches[place] = tuple(int(one.value) for one in messages)
+                batch = tuple(int(one.value) for one in messages)
+                place = (self.topic, self.partition, batch[0])
+                stage._batches[place] = batch
                 stage.going[place] = go
             assert go.wait(60.0)
 
-        return type("Waiting", (Consumer,), {"consume": consume})
+        own = {"consume": consume} | ({"cost": cost} if told else {})
+        return type("Waiting", (Consumer,), own)
 
     def play(self) -> list[Began]:
         """Let every record come at its instant and every batch take its time; tell the batches as they began."""
@@ -112,7 +126,8 @@ class Stage:
 
     def _queue(self, concurrency: int, start: Callable[[Job], None], **options: Any) -> JobsQueue:
         def noted(job: Job) -> None:
-            self._started.append(_place(job))
+            if job.kind is CONSUMPTION:
+                self._started.append(_place(job))
             start(job)
 
         return JobsQueue(concurrency, noted, **options, clock=self.clock)
@@ -128,11 +143,11 @@ class Stage:
         with listener.lock, gate.lock:
             read = sum(one.records for one in listener.counts.topics.values())
             cut = sum(one.partition.calls for one in listener.holdings.values())
-            idle = [one.partition for one in listener.holdings.values() if not one.partition.calls]
+            ready = min(one.partition.ready_at() for one in listener.holdings.values())
             core = gate.gate
             return (
                 read == self._written
-                and not any(one.buffered for one in idle)
+                and ready == inf
                 and cut == core.waiting + core.active
                 and core.active == len(self.going)
             )
@@ -142,10 +157,10 @@ class Stage:
         until(self._quiet)
         while self._started:
             place = self._started.popleft()
-            self.order.append((*place, self._batches[place]))
+            self.order.append((*place[:2], self._batches[place]))
             self._work_on(place, 0)
 
-    def _work_on(self, place: tuple[str, int], index: int) -> None:
+    def _work_on(self, place: Place, index: int) -> None:
         self._count += 1
         took = self.given[self._batches[place][index]].service
         heappush(self._events, (self.clock.now - self.begun + took, self._count, place, index))
@@ -157,7 +172,9 @@ class Stage:
                 one = self.given[number]
                 assert one.labels is not None
                 partition = int(one.labels["partition"])
-                self._broker.write(one.workload, str(number).encode(), partition=partition)
+                key = one.labels["key"].encode()
+                value = str(number).encode()
+                self._broker.write(one.workload, value, key=key, partition=partition)
                 self._written += 1
         self._look()
 
@@ -181,8 +198,8 @@ def _done(ticket: Ticket) -> bool:
     return ticket.state is State.DONE
 
 
-def _place(job: Job) -> tuple[str, int]:
-    return job.topic, job.partition
+def _place(job: Job) -> Place:
+    return job.topic, job.partition, int(job.messages[0].value or b"")
 
 
 def simulated(given: list[Arrival], concurrency: int) -> list[Began]:
@@ -190,8 +207,7 @@ def simulated(given: list[Arrival], concurrency: int) -> list[Began]:
     start: Callable[[StreamGate, Job], None] = StreamGate._start
 
     def noted(self: StreamGate, job: Job) -> None:
-        tickets: Iterable[Any] = job.messages
-        order.append((job.topic, job.partition, tuple(one.work for one in iter(tickets))))
+        order.append((job.topic, job.partition, tuple(one.work for one in self._tickets(job))))
         start(self, job)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -200,11 +216,32 @@ def simulated(given: list[Arrival], concurrency: int) -> list[Began]:
     return order
 
 
+def beside(given: list[Arrival], concurrency: int) -> bool:
+    """Say whether records of one partition ran at one time, which only other keys may."""
+    result = run(given, {"preset": "streams", "concurrency": concurrency, "topics": TOPICS})
+    places: dict[Any, list[tuple[float, float, str]]] = {}
+    for one, row in zip(given, result.tickets, strict=True):
+        assert one.labels is not None
+        assert row.started is not None
+        assert row.ended is not None
+        time = (row.started, row.ended, one.labels["key"])
+        places.setdefault((one.workload, one.labels["partition"]), []).append(time)
+    found = False
+    for (topic, _), times in places.items():
+        for first, second in combinations(sorted(times), 2):
+            if first[1] > second[0]:
+                assert TOPICS[topic].get("by_key")
+                assert first[2] != second[2]
+                found = True
+    return found
+
+
 def streams_agree(seed: int, concurrency: int) -> None:
     given = records(seed)
     order = simulated(given, concurrency)
     assert Stage(given, concurrency).play() == order
     assert any(len(batch) > 1 for *_, batch in order)  # or this would say little
+    assert concurrency == 1 or beside(given, concurrency)
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 3])

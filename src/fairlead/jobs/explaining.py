@@ -268,6 +268,13 @@ class _Case:
         if frontier is None:
             frontier = await self._filled()
             chosen = any(one[:2] == (row.dag, row.node) for one in frontier.started(self.now))
+        if chosen and self.settings.pool is not None:
+            return (
+                "held",
+                f"is ready, and executor {executor} has a slot for it: it starts with one of the slots of "
+                f"{self.settings.pool}, which others share",
+                None,
+            )
         if chosen:
             return (
                 "starting",

@@ -27,9 +27,8 @@ _PLAIN = (
 def limits_of(settings: Settings) -> str:
     """Write what the leader goes by."""
     plain = {name: getattr(settings, name) for name in _PLAIN}
-    return json.dumps(
-        {**plain, "tenants": {name: list(one) for name, one in settings.tenants.items()}}
-    )
+    tenants = {name: list(one) for name, one in settings.tenants.items()}
+    return json.dumps({**plain, "tenants": tenants, "pool": settings.pool})
 
 
 def limited(settings: Settings, stored: Mapping[str, str]) -> Settings:
@@ -38,4 +37,6 @@ def limited(settings: Settings, stored: Mapping[str, str]) -> Settings:
         return settings
     found = json.loads(stored[SETTING])
     tenants = {name: TenantLimits(*one) for name, one in found["tenants"].items()}
-    return settings._replace(**{name: found[name] for name in _PLAIN}, tenants=tenants)
+    plain = {name: found[name] for name in _PLAIN}
+    # A leader of an older version says nothing of pools.
+    return settings._replace(**plain, tenants=tenants, pool=found.get("pool"))

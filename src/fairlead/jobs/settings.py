@@ -40,6 +40,7 @@ class Settings(NamedTuple):
     retention: float
     tenants: dict[str, TenantLimits]
     webhook: str | None
+    pool: str | None = None  # whose slots the leader borrows for its jobs; said by who hosts it
 
 
 def settings_of(

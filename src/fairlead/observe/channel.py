@@ -54,6 +54,7 @@ class Channel:
         self.gate: WatchedGate | None = None  # the latest of that name
         self.class_of: Callable[[Ticket], str] = by_rank
         self.tenant_of: Callable[[Ticket], Hashable] = attrgetter("tenant")
+        self.more_of: Callable[[Ticket], Any] | None = None
         self._seconds, self._wall, self._numbers = seconds, wall, numbers
         self._lock = Lock()
         self._rows: deque[Passed] = deque(maxlen=most)
@@ -259,6 +260,7 @@ class Channel:
                 reason_of(ticket.reason),
                 ticket.promoted,
                 ticket.estimate,
+                None if self.more_of is None else self.more_of(ticket),
             )
         )
         if state != "evicted":

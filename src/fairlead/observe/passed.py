@@ -45,6 +45,7 @@ class Passed(NamedTuple):
     reason: str | None
     promoted: bool
     estimate: float | None = None  # seconds its work was thought to take
+    more: Any = None  # what its door tells of it beside, for a replay
 
 
 class Decision(NamedTuple):

@@ -42,14 +42,21 @@ class GatePool:
     >>> reports = Scheduler.bounded(gate=pool.member("reports"))
     """
 
-    def __init__(self, slots: int, *, name: str = "pool", gate: MakeGate = Gate) -> None:
+    def __init__(
+        self,
+        slots: int,
+        *,
+        name: str = "pool",
+        gate: MakeGate = Gate,
+        runtime: Callable[[Gate], LoopGate] = LoopGate,
+    ) -> None:
         self.name = name
         self.slots = Slots(slots, name=f"slots of {name}")
         self.members: dict[str, Member] = {}
         self._doors = Doors(self.members)
         self._rooms = Rooms(self.members)
         self.gate = gate(self._doors, Both(self.slots, self._rooms))
-        self.runtime = LoopGate(self.gate)  # keeps time for all
+        self.runtime = runtime(self.gate)  # keeps time for all
 
     def member(self, name: str, weight: float = 1.0) -> MakeGate:
         """What a door makes its gate with; under load doors get slots in proportion to their weights."""

@@ -72,8 +72,11 @@ class HostedJobs:
         self._settings = settings
         self._channel = feed.channel(LEADER, class_of)
         watched = feed.gate(LEADER, class_of)
-        self._make_gate = borrowing(pools, LEADER, watched, self._wake) or watched
+        self._make_gate = borrowing(pools, self, LEADER, watched, self._wake) or watched
         self.jobs = jobs_of(settings)
+        # Whoever explains a job from another process has only what the leader leaves in the database.
+        shared = next((one.pool.name for one in pools if LEADER in one.members), None)
+        self.jobs.settings = self.jobs.settings._replace(pool=shared)
         prepare(self.jobs)
         self.jobs.make_gate = self._gate
         self.server = JobServer(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import ConfigError
@@ -10,7 +12,7 @@ from fairlead.server.hosting import View, resize_to
 from fairlead.server.recording import line_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from prometheus_client import Metric
 
@@ -18,11 +20,14 @@ if TYPE_CHECKING:
     from fairlead.observe import Feed
     from fairlead.observe.passed import Passed
     from fairlead.runtime import MakeGate, MakeGates
-    from fairlead.server.hosting import State
+    from fairlead.server.hosting import Hosted, State
     from fairlead.server.loading import Loaded
     from fairlead.server.settings import Pool
 
 KIND = "pool"
+LATER = (
+    1.0  # seconds within which a slot that was lent is known to be back, when its work has ended
+)
 
 
 class HostedPool:
@@ -35,9 +40,16 @@ class HostedPool:
         self.state: State = "running"
         self.detail = f"{settings.slots} slots shared by {', '.join(settings.doors)}"
         self._settings = settings
+        self._feed = feed
         self._channel = feed.channel(self.name, self._class_of)
         self._namers: dict[str, Callable[[Ticket], str]] = {}
+        self._borrowers: dict[str, Hosted] = {}  # by their gates
         self.pool = GatePool(settings.slots, name=name, gate=feed.gate(self.name, self._class_of))
+
+    @property
+    def members(self) -> Collection[str]:
+        """The gates that share it."""
+        return self._settings.doors
 
     def _class_of(self, ticket: Ticket) -> str:
         member: str = ticket.member  # type: ignore[attr-defined]
@@ -58,12 +70,13 @@ class HostedPool:
         return self.pool.member(member, weight)
 
     def lender(
-        self, gate: str, make: MakeGate, wake: Callable[[], None] | None = None
+        self, door: Hosted, gate: str, make: MakeGate, wake: Callable[[], None] | None = None
     ) -> MakeGate | None:
         """What a door with a thread or a clock of its own makes a gate with; None if that gate is no member."""
         weight = self._settings.doors.get(gate)
         if weight is None:
             return None
+        self._borrowers[gate] = door
         return self.pool.borrower(self._member(gate), weight, wake=wake, gate=make)
 
     async def start(self) -> None:
@@ -117,21 +130,35 @@ class HostedPool:
         return None
 
     def policy(self, gate: str) -> dict[str, Any] | None:
-        """Slots that go to doors by weight; who is next inside a door is told by arrival."""
-        borrowers = [
-            door for door in self._settings.doors if self._member(door) not in self._namers
-        ]
-        if borrowers:
-            raise ConfigError(
-                f"what {' and '.join(borrowers)} may ask for depends on what was lent before, and a replay "
-                "cannot know it; ask about that gate itself"
-            )
-        fair = {"by": "pool", "weights": dict(self._settings.doors)}
-        return {"policy": {"fair": fair}, "capacity": {"slots": self.pool.slots.total}}
+        """Slots that go to doors by weight; those that borrow order their own, in others it is told by arrival."""
+        doors = {}
+        for borrower, door in self._borrowers.items():
+            said = door.policy(borrower)
+            if said is None:
+                raise ConfigError(f"the simulator knows no policy of {borrower}, which shares it")
+            doors[borrower] = said
+        return {
+            "preset": "pool",
+            "capacity": {"slots": self.pool.slots.total},
+            "policy": {"fair": {"weights": dict(self._settings.doors)}},
+            "doors": doors,
+        }
 
     async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
-        """A line for each ticket, with the gate it came by."""
-        return (line_of(row) | {"pool": row.cls.partition(" ")[0]} for row in rows)
+        """A line for each ticket, with the gate it came by; what used a slot that was lent, its own door tells."""
+        since = rows[0].ended - LATER if rows else 0.0
+        borrowed = []
+        for gate, door in self._borrowers.items():
+            own = await asyncio.to_thread(self._feed.rows, gate, since)
+            borrowed.append(_by(gate, await door.recorded(own)))
+        # Written as they are read: there may be very many.
+        return chain(self._own_lines(rows), *borrowed)
+
+    def _own_lines(self, rows: Sequence[Passed]) -> Iterator[dict[str, Any]]:
+        for row in rows:
+            gate = row.cls.partition(" ")[0]
+            if gate not in self._borrowers:
+                yield line_of(row) | {"door": gate, "pool": gate}
 
     def summary(self) -> dict[str, Any] | None:
         """Its gate tells everything."""
@@ -143,6 +170,12 @@ class HostedPool:
     def families(self) -> Iterable[Metric]:
         """Its gate is told with all others."""
         return ()
+
+
+def _by(gate: str, lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Tell by which gate tickets came; of classes of the same name at several doors, too."""
+    for line in lines:
+        yield line | {"door": gate, "class": f"{gate} {line['class']}"}
 
 
 def shared(
@@ -163,10 +196,11 @@ def shared(
 
 def borrowing(
     pools: Iterable[HostedPool],
+    door: Hosted,
     gate: str,
     otherwise: MakeGate,
     wake: Callable[[], None] | None = None,
 ) -> MakeGate | None:
     """What a door with a thread or a clock of its own makes a gate with; None if that gate is in no pool."""
-    found = (pool.lender(gate, otherwise, wake) for pool in pools)
+    found = (pool.lender(door, gate, otherwise, wake) for pool in pools)
     return next((make for make in found if make is not None), None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.errors import ConfigError
 from fairlead.server.hosted_pool import borrowing
 from fairlead.server.hosting import View, resize_to
-from fairlead.server.recording import batch_lines
+from fairlead.server.recording import batch_lines, held_by
 from fairlead.streams.gating import GateScheduler
 from fairlead.streams.lag import LagWatch
 from fairlead.streams.ordering import TopicOrder
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fairlead.core import Ticket
     from fairlead.observe.passed import Passed
     from fairlead.observe.watched import Feed
+    from fairlead.runtime import ThreadGate
     from fairlead.server.hosted_pool import HostedPool
     from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
@@ -55,12 +56,8 @@ class HostedStreams:
         self._feed = feed
         self._lag = LagWatch(app)
         watched = feed.gate(WORKERS, class_of)
-        shared = borrowing(pools, WORKERS, watched)
-        if shared is not None and app.settings.scheduler is not None:
-            own = app.settings.scheduler.__name__
-            raise ConfigError(
-                f"{WORKERS} cannot be in a pool: {own}, the app's own scheduler, has no gate"
-            )
+        feed.channel(WORKERS).more_of = held_by
+        shared = borrowing(pools, self, WORKERS, watched)
         joins = app.settings.capacity is not None and app.settings.capacity.gated
         if shared is not None and joins:
             raise ConfigError(
@@ -69,6 +66,7 @@ class HostedStreams:
             )
         if not joins:
             app.make_gate = shared or watched
+            app.shares = shared
 
     async def start(self) -> None:
         """Begin to consume."""
@@ -99,12 +97,11 @@ class HostedStreams:
         return []
 
     def views(self) -> list[View]:
-        """The gate of the built-in scheduler; a scheduler of the user's own has none."""
-        scheduler = self._scheduler()
+        """The gate of the built-in scheduler; one of the user's own has none, unless it is in a pool."""
+        gate = self._gate()
         channel = self._feed.channels.get(WORKERS)
-        if scheduler is None or channel is None or channel.gate is None:
+        if gate is None or channel is None or channel.gate is None:
             return []
-        gate = scheduler.gate
 
         most = self.app.settings.concurrency
         slots: Any = gate.gate.capacity.part("workers")  # none where the room is shared with others
@@ -135,37 +132,36 @@ class HostedStreams:
             )
         ]
 
-    def _scheduler(self) -> GateScheduler | None:
+    def _gate(self) -> ThreadGate | None:
         if self.state != "running" or self.app.state != "running":
             return None
-        found = self.app.runtime.calls.scheduler
-        return found if isinstance(found, GateScheduler) else None
+        scheduler, turns = self.app.runtime.calls.scheduler, self.app.runtime.queue.turns
+        if isinstance(scheduler, GateScheduler):
+            return scheduler.gate
+        return None if turns is None else turns.gate
 
     def policy(self, gate: str) -> dict[str, Any] | None:
         """The topics, over the workers there are now; their partitions are those held here."""
-        scheduler = self._scheduler()
-        if scheduler is None:
+        found = self._gate()
+        if found is None:
             return None
-        slots: Any = scheduler.gate.gate.capacity.part("workers")
-        if slots is None or not isinstance(scheduler.gate.gate.policy, TopicOrder):
+        if self.app.settings.scheduler is not None:
+            own = self.app.settings.scheduler.__name__
+            raise ConfigError(
+                f"{own}, the app's own scheduler, says who is next: nobody can ask it"
+            )
+        slots: Any = found.gate.capacity.part("workers")
+        if slots is None or not isinstance(found.gate.policy, TopicOrder):
             raise ConfigError("the simulator knows neither the policy nor the capacity of this app")
         topics = {}
         for topic in self.app.topics.values():
-            if topic.parallel_by is not None:
-                raise ConfigError(
-                    f"topic {topic.name} has parallel_by, and a recording does not tell keys"
-                )
-            if topic.shape.describes:
-                raise ConfigError(
-                    f"the consumer of topic {topic.name} tells tenant, cost or deadline of its "
-                    "batches itself, and the simulator cannot ask it"
-                )
             held = self.app.runtime.assignments.get(topic.name, ())
             topics[topic.name] = {
                 "priority": topic.priority,
                 "weight": topic.weight,
                 "batch_size": topic.batch_size,
                 "partitions": max(held, default=0) + 1,
+                "by_key": topic.parallel_by is not None,
             }
         return {"preset": "streams", "concurrency": max(1, slots.total), "topics": topics}
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 from fairlead.server.snapshots import name_of, workload_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from fairlead.core import Ticket
     from fairlead.observe.passed import Passed
+    from fairlead.streams.jobs import Job as BatchJob
 
 Job = tuple[int, int]  # the number of its run and its place in it
 
@@ -36,11 +39,39 @@ def line_of(row: Passed) -> dict[str, Any]:
     }
 
 
+class Held(NamedTuple):
+    """What a batch of a stream held: how many records, and where order is kept by key, how many of each key."""
+
+    records: int
+    keys: dict[str, int] | None
+
+
+def held_by(ticket: Ticket) -> Held:
+    """Look into a batch; a key is told by a number, for it may be somebody's name."""
+    job: BatchJob = ticket.work
+    if job.holding.topic.parallel_by is None or job.taken is None:
+        return Held(len(job.messages), None)
+    keys: dict[str, int] = {}
+    for lane, size in zip(job.taken.lanes, job.taken.sizes, strict=True):
+        name = f"{crc32(repr(lane.key).encode()):08x}"
+        keys[name] = keys.get(name, 0) + size
+    return Held(len(job.messages), keys)
+
+
 def batch_lines(rows: Iterable[Passed]) -> Iterator[dict[str, Any]]:
-    """Describe batches of streams: `tokens` records of one partition."""
+    """Describe batches of streams: `tokens` records of one partition, and `batch_cost` if they count otherwise.
+
+    By when a batch should have begun is left out: the simulator counts by when work should have ended.
+    """
     for row in rows:
         place: Any = row.key  # topic and partition
-        yield line_of(row) | {"partition": place[1]}
+        held: Held = row.more
+        line = line_of(row) | {"partition": place[1], "tokens": held.records, "deadline": None}
+        if row.cost != held.records:
+            line["batch_cost"] = row.cost
+        if held.keys is not None:
+            line["keys"] = held.keys
+        yield line
 
 
 def job_of(row: Passed) -> Job:
@@ -56,14 +87,19 @@ def job_lines(
 
     A job all of whose needs are told too may come (`t`) as soon as they may: when it really came, `ready`, was for the
     slots to say.  If one of them is not told, because it ended before, `ready` is the best that is known.  Each further
-    try waits for the one before it, and comes no sooner than it did.
+    try waits for the one before it, and comes no sooner than it did.  A wait that was broken off to begin again,
+    because something about the job had changed, was no try.
     """
     tries: dict[Job, int] = {}
     latest: dict[
         Job, tuple[str, float]
     ] = {}  # of each job: the last try, and since when it may come
-    for row in sorted(rows, key=lambda row: row.arrived):
+    in_turn = sorted(rows, key=lambda row: row.arrived)
+    last = {job_of(row): row for row in in_turn}
+    for row in in_turn:
         job = job_of(row)
+        if row.state == "withdrawn" and last[job] is not row:
+            continue
         line = line_of(row) | {"pool": row.cls, "dag": job[0], "ready": row.arrived}
         if row.estimate is not None:
             line["estimate_ms"] = row.estimate * 1000

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, field_validator
 
+from fairlead.core import Gate
 from fairlead.core.ticket import RUNNING, WAITING, WITHDRAWN
 from fairlead.documents.values import Duration, DurationOrZero, Model
 from fairlead.errors import ConfigError
@@ -23,6 +24,7 @@ from fairlead.sim.site import SimTicket, Site
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from fairlead.runtime import MakeGate
     from fairlead.sim.reading import Draft
     from fairlead.sim.result import Arrival
 
@@ -61,7 +63,7 @@ class JobsSettings(Model):
 class FrontierGate:
     """The verbs of a gate, as a frontier carries them out."""
 
-    def __init__(self, said: JobsSettings) -> None:
+    def __init__(self, said: JobsSettings, make: MakeGate = Gate) -> None:
         self.planner: Any = planner_of(said.planner)
         self.frontier = Frontier(
             planners=lambda executor: self.planner,
@@ -74,6 +76,7 @@ class FrontierGate:
             max_wait=said.max_wait,
             max_withheld=said.max_withheld,
             burst=said.burst,
+            gate=make,
         )
         for executor, slots in said.executors.items():
             self.frontier.resize(executor, slots, 0.0)
@@ -123,6 +126,10 @@ class FrontierGate:
         self.due = min(self._round_at, self.frontier.due)
         return self.due
 
+    def lent(self, now: float) -> None:
+        """Use slots of a pool that were lent, in the next round."""
+        self._round_at = self.due = now
+
     def commit(self, ticket: Any) -> bool:
         """Nobody preempts a job."""
         return True
@@ -163,8 +170,8 @@ class FrontierGate:
 class JobsSite(Site):
     """A planner over executors."""
 
-    def __init__(self, said: JobsSettings) -> None:
-        self._frontier = FrontierGate(said)
+    def __init__(self, said: JobsSettings, make: MakeGate = Gate) -> None:
+        self._frontier = FrontierGate(said, make)
         super().__init__(self._frontier)
         self.slots = sum(said.executors.values())
         self.pools = tuple(said.executors)
@@ -172,15 +179,16 @@ class JobsSite(Site):
     def refuses(self, arrival: Arrival) -> str | None:
         return super().refuses(arrival._replace(pool=arrival.pool or "default"))
 
-    def check(self, arrivals: Iterable[Arrival]) -> None:
+    def check(self, arrivals: Iterable[Arrival], numbers: Sequence[int] | None = None) -> None:
         """Learn the graphs: a planner knows how deep a job stands, and how long what follows it takes."""
         arrivals = list(arrivals)
         super().check(arrivals)
         if any(arrival.patience is not None for arrival in arrivals):
             raise ConfigError("jobs wait as long as it takes: leave patience out, or use leaves")
         levels, heights = _measured(arrivals)
-        for number, arrival in enumerate(arrivals):
-            self._learn(number, arrival, levels[number], heights[number])
+        known = zip(arrivals, levels, heights, strict=True)
+        for number, one in zip(numbers or range(len(arrivals)), known, strict=True):
+            self._learn(number, *one)
 
     def _learn(self, number: int, arrival: Arrival, level: int, height: float) -> None:
         run = arrival.dag + 1 if arrival.dag >= 0 else ALONE + number

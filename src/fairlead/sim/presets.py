@@ -174,11 +174,19 @@ def streams(draft: Draft) -> Build | None:
     return read(draft, OWN)
 
 
+def pool(draft: Draft) -> Build | None:
+    """Read a pool that several doors share."""
+    from fairlead.sim.pool_site import read
+
+    return read(draft, OWN)
+
+
 PRESETS: dict[str, Callable[[Draft], Build | None]] = {
     "": generic,
     "flows": flows,
     "gateway": gateway,
     "jobs": jobs,
+    "pool": pool,
     "streams": streams,
     "tasks": tasks,
 }

@@ -1,14 +1,15 @@
 """Our own records as arrivals: JSON lines, the rows of a running Fairlead, and the verbs of a `Recorder`.
 
 A line of ours says  {"t": 12.5, "class": "bulk", "tenant": "acme", "kind": "report", "tokens": 3, "service_ms": 250}
-and may say priority, deadline (an instant on the clock of t), patience_ms, estimate_ms, id, deps (ids), dag, pool and
-partition.  What a running Fairlead noted of a ticket (arrived, started, ended, rank, cost, key) reads the same way.
+and may say priority, deadline (an instant on the clock of t), patience_ms, estimate_ms, id, deps (ids), dag, pool,
+door, and of a batch of a stream partition, batch_cost and keys (how many of its records each has).  What a running
+Fairlead noted of a ticket (arrived, started, ended, rank, cost, key) reads the same way.
 """
 
 from __future__ import annotations
 
 import json
-from math import ceil, inf
+from math import inf
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from fairlead.core.trace import replay
 from fairlead.documents.values import LONGEST
 from fairlead.errors import ConfigError, FairleadError
 from fairlead.sim.arrivals import MOST_ARRIVALS
+from fairlead.sim.batches import unbatched
 from fairlead.sim.graphs import followers_of, in_a_circle
 from fairlead.sim.result import Arrival
 
@@ -118,9 +120,24 @@ def _arrival(row: Mapping[str, Any], classes: Sequence[str]) -> tuple[Arrival, b
         _text(row, "pool"),
         dag if isinstance(dag, int) and not isinstance(dag, bool) else -1,
         estimate=None if estimate is None else max(0.0, estimate / 1000.0),
-        labels={"partition": partition} if partition else None,
+        labels=_batch(row, partition, cost),
+        door=_text(row, "door"),
     )
     return arrival, service is not None
+
+
+def _batch(row: Mapping[str, Any], partition: str, records: float | None) -> dict[str, str] | None:
+    """What is known of a batch of a stream, as labels; None if it is none."""
+    if not partition:
+        return None
+    cost, keys = _number(row, "batch_cost"), row.get("keys")
+    if cost is not None and cost < 0:
+        raise _Bad(f"batch_cost must be 0 or more; got {cost:g}")
+    if keys is not None:
+        counts = keys.values() if isinstance(keys, dict) else [0]
+        if not all(type(one) is int and one > 0 for one in counts) or sum(counts) != records:
+            raise _Bad(f"keys must tell how many of its records each key has; got {shown(keys)}")
+    return {"partition": partition} | ({} if cost is None else {"cost": repr(cost)})
 
 
 def arrivals_of(
@@ -161,28 +178,7 @@ def _joined(
         if deps:
             arrival = arrival._replace(deps=_deps(arrival, deps, numbers))
         result.append(arrival)
-    return _graphs(_unbatched(result, most))
-
-
-def _unbatched(arrivals: list[Arrival], most: int) -> list[Arrival]:
-    """Take batches of streams apart: how large they are is for the policy to say."""
-    batches = [one for one in arrivals if one.labels is not None and one.cost > 1]
-    if not batches or any(one.deps for one in arrivals):
-        return arrivals
-    # Each may leave a part that is not whole.
-    together = ceil(sum(one.cost for one in batches) / max(1, most - len(arrivals)))
-    return [part for one in arrivals for part in _parts(one, together)]
-
-
-def _parts(arrival: Arrival, together: int) -> Iterator[Arrival]:
-    if arrival.labels is None or arrival.cost <= together:
-        yield arrival
-        return
-    left = arrival.cost
-    while left > 0:
-        size = min(left, together)
-        left -= size
-        yield arrival._replace(cost=size, service=arrival.service * size / arrival.cost)
+    return _graphs(unbatched(result, [row.get("keys") or {} for row in rows], most))
 
 
 def _deps(arrival: Arrival, deps: Any, numbers: Mapping[str, int]) -> tuple[int, ...]:

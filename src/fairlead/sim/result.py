@@ -41,6 +41,7 @@ class Arrival(NamedTuple):
     pause: float = 0.0  # seconds until it does
     estimate: float | None = None  # what planners are told of `service`; None: the truth
     labels: Mapping[str, str] | None = None
+    door: str = ""  # by which it comes, where several share a pool
 
 
 class Row:

@@ -98,8 +98,11 @@ class Site:
             ticket.rank = self.classes.index(arrival.cls)
         return ticket
 
-    def check(self, arrivals: Iterable[Arrival]) -> None:
-        """See that every arrival can be told where it belongs; what cannot is said before anything runs."""
+    def check(self, arrivals: Iterable[Arrival], numbers: Sequence[int] | None = None) -> None:
+        """See that every arrival can be told where it belongs; what cannot is said before anything runs.
+
+        `numbers` are those of the arrivals, if they are not all of them.
+        """
         kinds = {
             (arrival[2], arrival[11]): arrival for arrival in arrivals
         }  # one of each is enough

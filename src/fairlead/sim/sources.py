@@ -47,6 +47,7 @@ class Source(Model):
     retries: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
     pause: DurationOrZero = 0.0
     labels: dict[str, str] | None = None
+    door: Name = ""
     start: DurationOrZero = 0.0
     end: Duration | None = None
 
@@ -93,7 +94,7 @@ class Source(Model):
         workload_of = chooser(random, self.workloads or {self.workload or "": 1.0})
         service_of, cost_of = service.draw(random), self.cost.draw(random)
         waits = (self.patience, "", (), self.pool, -1, self.leaves, self.commits)
-        rest = (*waits, self.retries, self.pause, None, self.labels)
+        rest = (*waits, self.retries, self.pause, None, self.labels, self.door)
         cls, priority, deadline = self.cls, self.priority, self.deadline
 
         def make(at: float) -> Arrival:
@@ -274,6 +275,7 @@ def dressed(source: Source, random: Random, read: list[Arrival]) -> list[Arrival
                 source.pause,
                 one.estimate,
                 source.labels if source.labels is not None else one.labels,
+                source.door if "door" in said else one.door,
             )
         )
     return drawn

@@ -2,7 +2,8 @@
 
 An arrival is a record, or as many as its cost says, which then stay together; its workload is the topic.  Records wait
 in their partition, and the next batch of a partition is cut when the one before it has ended.  A batch works through
-its records one after another.  What comes at one instant is read together, as by one poll.
+its records one after another.  What comes at one instant is read together, as by one poll.  With `by_key`, which stands
+for `parallel_by`, records of one key keep their order, and others of their partition run beside them.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from zlib import crc32
 from pydantic import Field
 
 from fairlead.config import shown
+from fairlead.core import Gate
 from fairlead.core.ticket import DONE, RUNNING, WAITING
-from fairlead.documents.values import Model
+from fairlead.documents.values import Flag, Model
 from fairlead.errors import ConfigError
 from fairlead.sim.site import SimTicket, Site
 from fairlead.streams.broker import Batch, Tp
@@ -29,10 +31,16 @@ from fairlead.streams.settings import DEFAULT_BATCH, MOST_MESSAGES, Topic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from fairlead.runtime import MakeGate
     from fairlead.sim.reading import Draft
     from fairlead.sim.result import Arrival
 
-PARTITION = "partition"  # the label that says into which partition a record goes
+# Labels of a record.
+PARTITION = "partition"  # into which partition it goes
+KEY = (
+    "key"  # which others it keeps its order with, where that is by key; without it, the tenant says
+)
+COST = "cost"  # what it counts among others, where its consumer would tell; without it, one
 
 
 class TopicSettings(Model):
@@ -42,6 +50,7 @@ class TopicSettings(Model):
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     batch_size: Annotated[int, Field(strict=True, ge=1, le=MOST_MESSAGES)] = DEFAULT_BATCH
     partitions: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
+    by_key: Flag = False
 
 
 class StreamsSettings(Model):
@@ -69,30 +78,59 @@ class _Records(Batch):
         yield self._ticket
 
 
+class _Keyed:
+    """One record where order is kept by key."""
+
+    __slots__ = ("offset", "ticket")
+
+    def __init__(self, offset: int, ticket: SimTicket) -> None:
+        self.offset = offset
+        self.ticket = ticket
+
+
+def _key_of(record: Any) -> str:
+    labels = record.ticket.labels
+    return str(record.ticket.tenant if labels is None else labels.get(KEY, record.ticket.tenant))
+
+
+def _charge(ticket: SimTicket) -> float:
+    labels = ticket.labels
+    return ticket.cost if labels is None or COST not in labels else float(labels[COST])
+
+
 class StreamGate:
     """The verbs of a gate, as the built-in scheduler carries them out."""
 
-    def __init__(self, said: StreamsSettings) -> None:
+    def __init__(self, said: StreamsSettings, make: MakeGate = Gate) -> None:
         shape = Shape(Consumer)
         self._time = 0.0
         self._begun: list[Any] = []  # what a verb has started
         self.queue = JobsQueue(said.concurrency, self._start, clock=lambda: self._time)
         weights = {name: topic.weight for name, topic in said.topics.items()}
-        self.scheduler = GateScheduler(self.queue, weights=weights)
+        self.scheduler = GateScheduler(self.queue, weights=weights, gate=make)
         self._holdings: dict[Tp, Holding] = {}
         for name, one in said.topics.items():
-            topic = Topic(name, shape, one.priority, one.weight, batch_size=one.batch_size)
+            topic = Topic(
+                name,
+                shape,
+                one.priority,
+                one.weight,
+                batch_size=one.batch_size,
+                parallel_by=_key_of if one.by_key else None,
+            )
             for number in range(one.partitions):
                 tp = Tp(name, number)
                 self._holdings[tp] = Holding(topic, tp, 0, said.concurrency)
         self._read: dict[Holding, None] = {}  # have had records since the last round
         self._working: dict[int, tuple[Job, Iterator[Any]]] = {}  # by the record that is worked on
+        self._offset = 0
+        self.charged: set[str] = set()  # topics with records that do not count as one
         self.due = inf
 
     def offer(self, ticket: Any, now: float) -> Sequence[Any]:
         """Let records wait in their partition until the round of this instant."""
         holding = self._holdings[ticket.place]
-        holding.partition.deliver(_Records(ticket.place, ticket))
+        holding.partition.deliver(self._records(holding, ticket))
         ticket.state, ticket.arrived_at, ticket.place = WAITING, now, None
         self._read[holding] = None
         self._time = self.due = now
@@ -118,6 +156,11 @@ class StreamGate:
             self._end(job)
         return self._changed()
 
+    def lent(self, now: float) -> None:
+        """Use slots of a pool that were lent; what they start is told by `advance`, at this instant."""
+        self._time = self.due = now
+        self.scheduler.gate.rouse()
+
     def withdraw(self, tickets: Iterable[Any], now: float) -> Sequence[Any]:
         """Nobody takes a record back."""
         raise NotImplementedError
@@ -128,9 +171,27 @@ class StreamGate:
 
     # Batches
 
+    def _records(self, holding: Holding, ticket: Any) -> Batch:
+        if holding.topic.parallel_by is None:
+            return _Records(ticket.place, ticket)
+        self._offset += 1
+        record: Any = _Keyed(self._offset, ticket)
+        return Batch(ticket.place, [record])
+
     def _taken(self, holding: Holding) -> list[Job]:
-        taken = holding.partition.take(self._time)
-        return [] if taken is None else [Job(CONSUMPTION, holding, taken, blocking=True)]
+        jobs = []
+        while (taken := holding.partition.take(self._time)) is not None:
+            job = Job(CONSUMPTION, holding, taken, blocking=True)
+            if job.topic in self.charged:
+                job.cost = sum(map(_charge, self._tickets(job)))
+            jobs.append(job)
+        return jobs
+
+    def _tickets(self, job: Job) -> Iterator[Any]:
+        records: Iterator[Any] = iter(job.messages)
+        if job.holding.topic.parallel_by is None:
+            return records
+        return (record.ticket for record in records)
 
     def _give(self, jobs: list[Job]) -> None:
         if jobs:
@@ -138,7 +199,7 @@ class StreamGate:
             self.scheduler.on_schedule_consumption(jobs)
 
     def _start(self, job: Job) -> None:
-        self._work_on(job, iter(job.messages))
+        self._work_on(job, self._tickets(job))
 
     def _work_on(self, job: Job, rest: Iterator[Any]) -> bool:
         """Begin the next record of a batch; False if it was the last."""
@@ -168,8 +229,9 @@ class StreamGate:
 class StreamsSite(Site):
     """An app that consumes topics."""
 
-    def __init__(self, said: StreamsSettings) -> None:
-        super().__init__(StreamGate(said))
+    def __init__(self, said: StreamsSettings, make: MakeGate = Gate) -> None:
+        self._stream = StreamGate(said, make)
+        super().__init__(self._stream)
         self.slots = said.concurrency
         self._topics = said.topics
         self._next = dict.fromkeys(said.topics, 0)
@@ -179,6 +241,8 @@ class StreamsSite(Site):
         topic = _topic(arrival)
         ticket.priority = self._topics[topic].priority
         ticket.place = Tp(topic, self._partition(topic, arrival))
+        if arrival.labels is not None and COST in arrival.labels:
+            self._stream.charged.add(topic)
         return ticket
 
     def _partition(self, topic: str, arrival: Arrival) -> int:
@@ -191,12 +255,13 @@ class StreamsSite(Site):
         self._next[topic] += 1
         return (self._next[topic] - 1) % count
 
-    def check(self, arrivals: Iterable[Arrival]) -> None:
+    def check(self, arrivals: Iterable[Arrival], numbers: Sequence[int] | None = None) -> None:
         wrong: dict[str, None] = {}
         seen: set[tuple[Any, ...]] = set()  # one of each kind is enough
         for one in arrivals:
-            label = None if one.labels is None else one.labels.get(PARTITION)
-            kind = (_topic(one), one.cost, label, one.patience is None, one.leaves is None)
+            said = {} if one.labels is None else one.labels
+            labels = said.get(PARTITION), said.get(COST), KEY in said
+            kind = (_topic(one), one.cost, labels, one.patience is None, one.leaves is None)
             if kind not in seen:
                 seen.add(kind)
                 message = self.refuses(one)
@@ -220,11 +285,27 @@ class StreamsSite(Site):
                 f"{arrival.cost:g} records come together in {topic}, and a batch of it has "
                 f"{said.batch_size} at most; raise batch_size, or let them come one by one"
             )
-        label = (arrival.labels or {}).get(PARTITION, "0")
+        if arrival.cost > 1 and said.by_key:
+            return f"{arrival.cost:g} records come together in {topic}; by key let them come one by one"
+        if not _counts((arrival.labels or {}).get(COST, "1")):
+            return f"the label {COST} of a record in {topic} must be a number, 0 or more"
+        labels = arrival.labels or {}
+        if said.by_key and PARTITION in labels and KEY not in labels:
+            return (
+                f"{topic} is by key, and its records do not tell theirs; give them the label {KEY}"
+            )
+        label = labels.get(PARTITION, "0")
         if not label.isdecimal() or int(label) >= said.partitions:
             last = said.partitions - 1
             return f"{topic} has no partition {shown(label)}; its partitions are 0 to {last}"
         return None
+
+
+def _counts(text: str) -> bool:
+    try:
+        return 0 <= float(text) < inf
+    except ValueError:
+        return False
 
 
 def _topic(arrival: Arrival) -> str:

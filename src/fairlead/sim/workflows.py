@@ -172,6 +172,7 @@ class Dags(Source):
                 retries=self.retries,
                 pause=self.pause,
                 labels=self.labels,
+                door=self.door,
             )
             for step in steps
         ]

@@ -54,13 +54,16 @@ class Lane:
 
 
 class Taken:
-    """What one call was given."""
+    """What one call was given; by key also how many records of each lane."""
 
-    __slots__ = ("lanes", "messages")
+    __slots__ = ("lanes", "messages", "sizes")
 
-    def __init__(self, messages: Batch, lanes: tuple[Lane, ...]) -> None:
+    def __init__(
+        self, messages: Batch, lanes: tuple[Lane, ...], sizes: tuple[int, ...] = ()
+    ) -> None:
         self.messages = messages
         self.lanes = lanes
+        self.sizes = sizes
 
 
 class Partition:
@@ -248,6 +251,7 @@ class KeyedPartition(Partition):
             return None
         share = ceil(len(self._ready) / (self._most_calls - self.calls))
         lanes: list[Lane] = []
+        sizes: list[int] = []
         messages: list[Message] = []
         for lane in list(self._ready)[: max(1, share)]:
             room = self.batch_size - len(messages)
@@ -257,13 +261,14 @@ class KeyedPartition(Partition):
             del self._ready[lane]
             lane.busy = True
             many = min(1 if lane.suspects else room, len(lane.line))
+            sizes.append(many)
             messages.extend(lane.line.popleft() for _ in range(many))
             if lane.suspects:
                 break
         messages.sort(key=_offset)
         self.calls += 1
         self.buffered -= len(messages)
-        return Taken(Batch(self.tp, messages), tuple(lanes))
+        return Taken(Batch(self.tp, messages), tuple(lanes), tuple(sizes))
 
     def _rouse(self, now: float) -> None:
         for lane in [lane for lane in self._resting if lane.until <= now]:
@@ -297,19 +302,11 @@ class KeyedPartition(Partition):
 
     def finish(self, taken: Taken) -> None:
         self.calls -= 1
-        for lane, size in self._sizes(taken).items():
+        for lane, size in zip(taken.lanes, taken.sizes, strict=True):
             lane.busy = False
             self._succeed(lane, size)
             self._go_on(lane)
         self._close(taken.messages.offsets)
-
-    def _sizes(self, taken: Taken) -> dict[Lane, int]:
-        if len(taken.lanes) == 1:
-            return {taken.lanes[0]: len(taken.messages)}
-        sizes = dict.fromkeys(taken.lanes, 0)
-        for offset in taken.messages.offsets:
-            sizes[self._lane_of[offset]] += 1
-        return sizes
 
     def _go_on(self, lane: Lane) -> None:
         if lane.line:
@@ -330,7 +327,7 @@ class KeyedPartition(Partition):
     def fail(self, taken: Taken, now: float) -> Message | None:
         self.calls -= 1
         alone = len(taken.messages) == 1
-        for lane, size in self._sizes(taken).items():
+        for lane, size in zip(taken.lanes, taken.sizes, strict=True):
             lane.busy = False
             if self._give_up(lane, size, now, alone=alone):
                 lane.burying = taken.messages[0]
