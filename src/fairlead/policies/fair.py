@@ -91,7 +91,6 @@ class FairQueue(Sharers):
         self._refused: list[Hashable] = []
         self._stopped = False
         self._admit: Admit | None = None
-        self._asker = self._ask
 
     def weight_of(self, key: Hashable) -> float:
         """Tell the weight that a flow of this key has, or would have."""
@@ -203,7 +202,7 @@ class FairQueue(Sharers):
             if at <= now and flow.entry is None and flow.queue:
                 self._join(flow, 0)
         while (flow := self._first()) is not None:  # type: ignore[assignment]
-            ticket = flow.queue.pick(self._asker, now)
+            ticket = flow.queue.pick(self._ask, now)  # held bound, it would be a cycle
             if self._refused or flow.woken:
                 self._note_refusals(flow, now)
             if ticket is not None:
