@@ -178,3 +178,10 @@ async def begun(process: Process) -> str:
     assert found is not None
     process.url = found[0]
     return process.url
+
+
+async def document(url: str, path: str) -> dict[str, Any]:
+    """Read what a server says at a path."""
+    async with aiohttp.ClientSession() as session, session.get(url + path) as answer:
+        found: dict[str, Any] = await answer.json()
+        return found
