@@ -175,11 +175,6 @@ def test_a_batch_in_flight_is_finished_and_committed_and_the_next_is_left(tmp_pa
 
             assert await told() == {"batch": ["first"]}
             await drains(server, snapshots=4)
-            async with asyncio.timeout(LONGEST):
-                while (await document(server.url, "/api/v1/streams"))["apps"][0][
-                    "state"
-                ] == "running":
-                    pass
             (app,) = (await document(server.url, "/api/v1/streams"))["apps"]
             assert app["state"] == "stopping"
             writer.write(b"end it\n")
