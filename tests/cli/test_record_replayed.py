@@ -48,6 +48,10 @@ async def rush(folder: Path) -> None:
                 assert held is not None
                 for client, path in ((a, "/v1/acme/0"), (c, "/v1/acme/2"), (b, "/v1/zeta/1")):
                     assert held.target == path
+                    for _ in range(
+                        5
+                    ):  # so that each takes some of the milliseconds that a loop counts
+                        await document(url, "/livez")
                     held.answer()
                     head, _ = await client.response()
                     assert head.status == 200
@@ -96,5 +100,5 @@ def test_what_passed_a_server_is_recorded_and_simulated(
             assert figure("same", dimension, group, measure) == number
     # With the settings it had, everybody waits as he did; with a slot for each, nobody.
     for cls, waited in (("bulk", waits[1]), ("interactive", waits[2])):
-        assert figure("same", "class", cls, "wait.max") == pytest.approx(waited, abs=0.01)
+        assert figure("same", "class", cls, "wait.max") == pytest.approx(waited, abs=1e-4)
         assert figure("more", "class", cls, "wait.max") == 0

@@ -8,10 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from tests.gateway.rig import Backend, Client, connected, within
-from tests.server.rig import GATEWAY, LONGEST, Process, begun, document, process, run
+from tests.server.rig import GATEWAY, LONGEST, Process, begun, document, followed, process, run
 
 GRACE = "25s"  # far longer than the tests need: whoever waits it out is seen by its time limit
 JSON = [("content-type", "application/json")]
@@ -48,7 +46,7 @@ async def drains(server: Process, door: str = "", snapshots: int = 2) -> None:
     by between the snapshots that it sends, and it sends none once its doors have ended.
     """
     server.process.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(LONGEST), aiohttp.ClientSession() as session:
+    async with asyncio.timeout(LONGEST):
         while (await document(server.url, "/readyz"))["status"] != "draining":
             pass
         while door:
@@ -57,12 +55,7 @@ async def drains(server: Process, door: str = "", snapshots: int = 2) -> None:
                     pass
             except ConnectionError:
                 break
-        async with session.get(f"{server.url}/api/v1/events") as events:
-            seen = 0
-            while seen < snapshots:
-                line = await events.content.readline()
-                assert line, "the server has ended, and something was still running"
-                seen += line.startswith(b"event: snapshot")
+        await followed(server.url, snapshots)
 
 
 def post(client: Client, path: str, content: Any) -> None:

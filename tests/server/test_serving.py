@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from fairlead.cli import main
-from tests.server.rig import GATEWAY, begun, document, process, run
+from tests.server.rig import GATEWAY, begun, document, followed, process, run
 
 SLOW = """\
 import asyncio
@@ -75,8 +75,19 @@ def test_without_the_demonstration_nothing_moves(tmp_path: Path):
         async with process(tmp_path, "--listen", "127.0.0.1:0", "--no-demo") as server:
             url = await begun(server)
             found = await document(url, "/api/v1/overview")
-            assert found["demo"] is False
             assert [door["name"] for door in found["doors"]] == ["gateway", "flows", "jobs"]
+            snapshots, others = await followed(url, 5)
+            assert found["demo"] is False
+            assert others == []  # no decision was made
+            for snapshot in snapshots:
+                assert len(snapshot["gates"]) >= 2
+                for gate in snapshot["gates"]:
+                    assert gate["slots"]["used"] == 0
+                    assert not any(gate["totals"].values()), gate
+                    for one in gate["classes"]:
+                        assert (one["running"], one["waiting"]) == (0, 0)
+            jobs = [{**told["jobs"], "workers": 0} for told in snapshots if told["jobs"]]
+            assert not any(count for told in jobs for count in told.values())
             server.process.send_signal(signal.SIGINT)
             assert await server.ended() == 0
 
