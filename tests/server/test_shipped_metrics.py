@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import urllib.request
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -79,7 +80,7 @@ def declared(tmp_path_factory):
             doors = client.server.doors
 
             def found():
-                families = [family for door in doors for family in door.families()]
+                families: list[Any] = [family for door in doors for family in door.families()]
                 return {family.name: set(family._labelnames) for family in families}
 
             await until(lambda: "fairlead_jobs_busy" in found())  # whoever plans shows it
