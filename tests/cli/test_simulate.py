@@ -6,11 +6,12 @@ import pty
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from fairlead.cli import main
+from fairlead.cli import main, simulating
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "simulator"
 
@@ -119,13 +120,14 @@ def test_a_report_shows_no_secret(files, capsys):
         assert "(not shown)" in text
 
 
-def test_a_bar_shows_on_a_terminal_and_only_there(files):
+def on_a_terminal(arguments: list[str]) -> tuple[int, str, str]:
+    """Run a command whose errors go to a terminal: its code, its output, and what the terminal was told."""
     leader, follower = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *BOTH, "--seeds", "2"],
+        [sys.executable, "-c", COMMAND, *arguments],
         stdout=subprocess.PIPE,
         stderr=follower,
-        env=os.environ | {"TERM": "xterm", "NO_COLOR": "1"},
+        env=os.environ | {"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "80"},
     ) as process:
         os.close(follower)
         seen = b""
@@ -137,9 +139,64 @@ def test_a_bar_shows_on_a_terminal_and_only_there(files):
         assert process.stdout is not None
         out = process.stdout.read()
     os.close(leader)
-    assert process.returncode == 0
-    assert b"Simulating" in seen
-    assert b"Simulating" not in out
+    return process.returncode, out.decode(), seen.decode()
+
+
+def bars(seen: str) -> dict[str, list[int]]:
+    """What each bar said of how far it had come, in its order."""
+    found: dict[str, list[int]] = {}
+    for title, percent in re.findall(r"([A-Z][a-z]+ing) [^\n]*?\s(\d+)%", seen):
+        found.setdefault(title, []).append(int(percent))
+    return found
+
+
+def test_a_bar_moves_on_a_terminal_and_shows_only_there(files):
+    code, out, seen = on_a_terminal([*BOTH, "--seeds", "2"])
+    assert code == 0, seen
+    found = bars(seen)
+    assert list(found) == ["Simulating"]
+    assert found["Simulating"] == sorted(found["Simulating"])
+    assert found["Simulating"][-1] == 100
+    assert "Simulating" not in out
+
+
+def test_the_bars_of_a_search_and_of_its_report_move_too(files):
+    goal = ["--goal", "interactive.p95 < 300ms"]
+    code, out, seen = on_a_terminal([*TUNE, *OVER, *goal, "--out", "tuned.html"])
+    assert code == 0, seen
+    found = bars(seen)
+    assert list(found) == ["Tuning", "Reporting"]
+    for moved in found.values():
+        assert moved == sorted(moved)
+        assert moved[-1] == 100
+    assert not re.search("Tuning|Reporting", out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "runs"),
+    [
+        ("simulate scenario.yaml --policy fifo.yaml --policy classes.yaml --seeds 3", [6]),
+        # The policy as it is and 8 settings, under 2 seeds each; then the first and the best again.
+        ("tune scenario.yaml --policy classes.yaml --budget 8 --seeds 2 --out t.html", [18, 4]),
+    ],
+)
+def test_a_bar_is_told_of_every_run(files, monkeypatch, arguments, runs):
+    told: list[list[float]] = []
+
+    @contextmanager
+    def progress(title):
+        told.append([])
+        yield told[-1].append
+
+    monkeypatch.setattr(simulating, "progress", progress)
+    goal = [*OVER, "--goal", "interactive.p95 < 300ms"] if "tune" in arguments else []
+    assert main([*arguments.split(), *goal]) == 0
+    assert len(told) == len(runs)
+    for parts, most in zip(told, runs, strict=True):
+        assert parts == sorted(parts)
+        assert parts[-1] == 1
+        # A search may end before its budget does: no more than a few of its steps are left out.
+        assert most / 2 <= len({round(part * most) for part in parts}) <= most
 
 
 @pytest.mark.parametrize(

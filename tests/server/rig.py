@@ -178,3 +178,29 @@ async def begun(process: Process) -> str:
     assert found is not None
     process.url = found[0]
     return process.url
+
+
+async def document(url: str, path: str) -> dict[str, Any]:
+    """Read what a server says at a path."""
+    async with aiohttp.ClientSession() as session, session.get(url + path) as answer:
+        found: dict[str, Any] = await answer.json()
+        return found
+
+
+async def followed(url: str, number: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Read so many snapshots of a server, half a second apart, and which other events came between them."""
+    snapshots: list[dict[str, Any]] = []
+    others: list[str] = []
+    event = ""
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/api/v1/events") as answer:
+        while len(snapshots) < number:
+            line = (await answer.content.readline()).decode()
+            assert line, "the server has ended"
+            name, _, value = line.strip().partition(": ")
+            if name == "event":
+                event = value
+            elif name == "data" and event == "snapshot":
+                snapshots.append(json.loads(value))
+            elif name == "data":
+                others.append(event)
+    return snapshots, others

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from fairlead.cli import main
-from tests.server.rig import GATEWAY, begun, process, run
+from tests.server.rig import GATEWAY, begun, document, followed, process, run
 
 SLOW = """\
 import asyncio
@@ -31,12 +31,6 @@ async def brief(seconds):
 """
 
 
-async def document(url: str, path: str) -> dict[str, object]:
-    async with aiohttp.ClientSession() as session, session.get(url + path) as answer:
-        found: dict[str, object] = await answer.json()
-        return found
-
-
 def test_from_nothing_it_shows_every_door_and_leaves_one_folder(tmp_path: Path):
     home, folder = tmp_path / "home", tmp_path / "empty"
     home.mkdir()
@@ -52,7 +46,7 @@ def test_from_nothing_it_shows_every_door_and_leaves_one_folder(tmp_path: Path):
             url = await begun(server)
             await server.until("--no-demo")
             found = await document(url, "/api/v1/overview")
-            doors = {door["name"]: door["state"] for door in found["doors"]}  # type: ignore[attr-defined]
+            doors = {door["name"]: door["state"] for door in found["doors"]}
             assert doors == dict.fromkeys(("gateway", "flows", "jobs", "streams"), "running")
             assert found["demo"] is True
             async with aiohttp.ClientSession() as session:
@@ -81,8 +75,19 @@ def test_without_the_demonstration_nothing_moves(tmp_path: Path):
         async with process(tmp_path, "--listen", "127.0.0.1:0", "--no-demo") as server:
             url = await begun(server)
             found = await document(url, "/api/v1/overview")
+            assert [door["name"] for door in found["doors"]] == ["gateway", "flows", "jobs"]
+            snapshots, others = await followed(url, 5)
             assert found["demo"] is False
-            assert [door["name"] for door in found["doors"]] == ["gateway", "flows", "jobs"]  # type: ignore[attr-defined]
+            assert others == []  # no decision was made
+            for snapshot in snapshots:
+                assert len(snapshot["gates"]) >= 2
+                for gate in snapshot["gates"]:
+                    assert gate["slots"]["used"] == 0
+                    assert not any(gate["totals"].values()), gate
+                    for one in gate["classes"]:
+                        assert (one["running"], one["waiting"]) == (0, 0)
+            jobs = [{**told["jobs"], "workers": 0} for told in snapshots if told["jobs"]]
+            assert not any(count for told in jobs for count in told.values())
             server.process.send_signal(signal.SIGINT)
             assert await server.ended() == 0
 
@@ -247,7 +252,7 @@ def test_a_second_signal_waits_for_nothing(tmp_path: Path):
         async with process(tmp_path) as server:
             url = await begun(server)
             overview = await document(url, "/api/v1/overview")
-            proxy = overview["doors"][0]["links"]["proxy"]  # type: ignore[index]
+            proxy = overview["doors"][0]["links"]["proxy"]
             host, port = proxy.removeprefix("http://").split(":")
             # A request whose body never comes: nothing but impatience ends it.
             _, writer = await asyncio.open_connection(host, int(port))
@@ -270,7 +275,7 @@ def test_a_second_signal_waits_for_nothing(tmp_path: Path):
 
 async def _running(url: str) -> bool:
     found = await document(url, "/api/v1/history?minutes=1")
-    gates = found["snapshots"][-1]["gates"]  # type: ignore[index]
+    gates = found["snapshots"][-1]["gates"]
     return bool(gates and (gates[0]["slots"]["used"] or sum(gates[0]["totals"].values())))
 
 
@@ -280,7 +285,7 @@ def test_a_good_change_is_followed_and_a_bad_one_is_not(tmp_path: Path):
 
     async def total(url: str) -> object:
         found = await document(url, "/api/v1/history?minutes=1")
-        return found["snapshots"][-1]["gates"][0]["slots"]["total"]  # type: ignore[index]
+        return found["snapshots"][-1]["gates"][0]["slots"]["total"]
 
     async def test() -> None:
         async with process(tmp_path) as server:
@@ -295,14 +300,14 @@ def test_a_good_change_is_followed_and_a_bad_one_is_not(tmp_path: Path):
             assert "gateway.capacty: unknown key" in "".join(server.said)
             assert await total(url) == 3
             found = await document(url, "/metrics.json")
-            families = {one["name"]: one["samples"] for one in found["metrics"]}  # type: ignore[attr-defined]
+            families = {one["name"]: one["samples"] for one in found["metrics"]}
             counts = {
                 one["labels"]["outcome"]: one["value"]
                 for one in families["fairlead_server_reloads"]
             }
             assert counts == {"applied": 1, "refused": 1}
             problems = (await document(url, "/api/v1/config"))["problems"]
-            assert problems[0]["path"] == "gateway.capacty"  # type: ignore[index]
+            assert problems[0]["path"] == "gateway.capacty"
             server.process.send_signal(signal.SIGTERM)
             assert await server.ended() == 0
 

@@ -1,11 +1,8 @@
-"""What is shipped works: it is read, it names only metrics that a live server shows, it fits its schema."""
+"""What is shipped works: it is read, it fits its schema, it names only what there is."""
 
-import asyncio
-import json
 import re
 import shutil
 import subprocess
-import urllib.request
 from configparser import ConfigParser
 
 import kubernetes_validate
@@ -16,98 +13,10 @@ from fairlead.cli import main
 from fairlead.errors import ConfigError
 from fairlead.server.loading import load
 from fairlead.server.shipping import SHIPPED, read
-from tests.server.rig import begun, process, run
-
-METRIC = re.compile(r"\bfairlead_[a-z0-9_]+")
 
 
 def yaml(name):
     return YAML(typ="safe").load_all(read(name))
-
-
-def expressions():
-    for panel in json.loads(read("grafana"))["panels"]:
-        for target in panel.get("targets", ()):
-            yield target["expr"]
-    (rules,) = yaml("alerts")
-    for group in rules["groups"]:
-        for rule in group["rules"]:
-            yield rule["expr"]
-
-
-@pytest.fixture(scope="module")
-def scraped(tmp_path_factory):
-    """What a server with every door shows at /metrics."""
-
-    async def scrape():
-        async with process(tmp_path_factory.mktemp("serve"), "--listen", "127.0.0.1:0") as serving:
-            url = await begun(serving)
-
-            def read_all():
-                with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
-                    return answer.read().decode()
-
-            text = ""
-            while "fairlead_jobs_leader 1" not in text:  # whoever plans shows the slots
-                text = await asyncio.to_thread(read_all)
-            serving.process.terminate()
-            assert await serving.ended() == 0
-            return text
-
-    return run(scrape)
-
-
-def unknown(names, text):
-    shown = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
-    histograms = set(re.findall(r"^# TYPE (\S+) histogram", text, re.MULTILINE))
-    shown |= {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
-    return {name for name in names if name not in shown}
-
-
-def test_every_metric_named_exists_in_a_live_scrape(scraped):
-    named = {name for expr in expressions() for name in METRIC.findall(expr)}
-    assert len(named) > 30
-    assert not unknown(named, scraped)
-
-
-def test_a_metric_that_does_not_exist_would_be_found(scraped):
-    assert unknown({"fairlead_gate_waiting", "fairlead_gate_wating"}, scraped) == {
-        "fairlead_gate_wating"
-    }
-
-
-def test_every_label_named_exists_in_a_live_scrape(scraped):
-    """A selector with a label that no series has matches nothing, for ever and in silence."""
-    for expr in expressions():
-        for name, selector in re.findall(r"(fairlead_[a-z0-9_]+)\{([^}]*)\}", expr):
-            for label in re.findall(r"(\w+)\s*(?:=~|=|!=|!~)", selector):
-                series = re.findall(rf"^{name}\{{([^}}]*)\}}", scraped, re.MULTILINE)
-                assert not series or any(f'{label}="' in one for one in series), (expr, label)
-
-
-@pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"
-)
-def test_promtool_accepts_the_alert_rules(tmp_path):
-    path = tmp_path / "alerts.yaml"
-    path.write_text(read("alerts"))
-    found = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout + found.stderr
-
-
-def test_the_grafana_dashboard_is_whole():
-    board = json.loads(read("grafana"))
-    assert board["title"]
-    assert board["schemaVersion"] >= 36
-    numbers = [panel["id"] for panel in board["panels"]]
-    assert len(set(numbers)) == len(numbers)
-    for panel in board["panels"]:
-        if panel["type"] != "row":
-            assert panel["targets"]
-            assert panel["title"]
-            assert panel["description"]
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
 
 
 def test_the_configuration_has_no_fault_and_no_warning(tmp_path):
@@ -158,24 +67,146 @@ def test_a_wrong_manifest_would_be_found():
         kubernetes_validate.validate(deployment, "1.30", strict=True)
 
 
+# Of the Compose specification, what a level may hold; a level that is not here is the user's own names or values.
+KEYS = {
+    "": {"name", "services", "networks", "volumes", "configs", "secrets", "include"},
+    "services.*": {
+        *("annotations", "build", "cap_add", "cap_drop", "command", "configs", "container_name"),
+        *(
+            "cpus",
+            "depends_on",
+            "deploy",
+            "devices",
+            "dns",
+            "entrypoint",
+            "env_file",
+            "environment",
+        ),
+        *("expose", "extra_hosts", "healthcheck", "hostname", "image", "init", "labels", "logging"),
+        *("mem_limit", "networks", "platform", "ports", "privileged", "profiles", "pull_policy"),
+        *("read_only", "restart", "secrets", "security_opt", "stop_grace_period", "stop_signal"),
+        *("sysctls", "tmpfs", "tty", "ulimits", "user", "volumes", "working_dir"),
+    },
+    "services.*.depends_on.*": {"condition", "required", "restart"},
+    "services.*.healthcheck": {
+        *("test", "interval", "timeout", "retries", "start_period", "start_interval", "disable"),
+    },
+    "volumes.*": {"driver", "driver_opts", "external", "labels", "name"},
+}
+NAMES = {"services", "volumes", "services.*.depends_on", "services.*.environment"}
+
+
+def unknown_keys(document, level=""):
+    """Find the keys of a compose file that nobody would read."""
+    if not isinstance(document, dict):
+        return
+    assert level in KEYS or level in NAMES, level
+    for key, value in document.items():
+        if level in KEYS and key not in KEYS[level]:
+            yield f"{level}.{key}".lstrip(".")
+        else:
+            inner = "*" if level in NAMES else key
+            yield from unknown_keys(value, f"{level}.{inner}".lstrip("."))
+
+
+def test_the_compose_file_has_only_keys_that_compose_knows():
+    (document,) = yaml("compose")
+    assert not list(unknown_keys(document))
+
+
+def test_a_key_that_compose_does_not_know_would_be_found():
+    (document,) = yaml("compose")
+    document["service"] = {}
+    document["services"]["fairlead"]["restarts"] = "always"
+    document["services"]["worker"]["depends_on"]["postgres"]["conditon"] = "service_started"
+    document["services"]["valkey"]["healthcheck"]["retry"] = 3
+    document["volumes"]["postgres"]["size"] = "1g"
+    assert set(unknown_keys(document)) == {
+        "service",
+        "services.*.restarts",
+        "services.*.depends_on.*.conditon",
+        "services.*.healthcheck.retry",
+        "volumes.*.size",
+    }
+
+
 def test_the_compose_file_names_what_it_uses():
     """No engine is at hand to read it: what can be seen without one."""
     (document,) = yaml("compose")
     services = document["services"]
+    assert set(services) == {"fairlead", "worker", "postgres", "valkey"}
     for service in services.values():
         assert "image" in service
         assert set(service.get("depends_on", ())) <= set(services)
-        for needed in service.get("depends_on", ()):
-            assert "healthcheck" in services[needed]
+        for needed, how in service.get("depends_on", {}).items():
+            assert how["condition"] == "service_healthy"
+            assert "test" in services[needed]["healthcheck"]
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
             assert source.startswith("./") or source in document["volumes"]
 
 
-def test_the_unit_ends_later_than_the_server_drains():
+def test_a_worker_is_asked_for_and_finds_the_tasks_it_names():
+    """They are not in the image: without them a worker would start, fail and start again for ever."""
+    (document,) = yaml("compose")
+    worker = document["services"]["worker"]
+    assert worker["profiles"] == ["worker"]
+    command, option, app = worker["command"]
+    assert (command, option) == ("worker", "--app")
+    (home,) = re.findall(r"^WORKDIR (/var\S+)$", read("dockerfile"), re.MULTILINE)
+    package = app.partition(".")[0]
+    assert worker["volumes"] == [f"./{package}:{home}/{package}:ro"]
+    assert worker["healthcheck"] == {"disable": True}  # the image's own asks a server
+
+
+# What the unit says; a name that is not here is new, or wrong and so passed over by systemd with a line in the log.
+DIRECTIVES = {
+    "Unit": {"Description", "Documentation", "After", "Wants", "Requires"},
+    "Service": {
+        *("Type", "User", "Group", "WorkingDirectory", "StateDirectory", "ExecStartPre"),
+        *("ExecStart", "ExecReload", "KillSignal", "TimeoutStopSec", "Restart", "RestartSec"),
+        *("LimitNOFILE", "Environment", "EnvironmentFile", "NoNewPrivileges", "PrivateTmp"),
+        *("ProtectSystem", "ProtectHome", "ProtectKernelTunables", "ProtectControlGroups"),
+        *("RestrictAddressFamilies", "LockPersonality"),
+    },
+    "Install": {"WantedBy"},
+}
+
+
+def unit_of(text):
     unit = ConfigParser(strict=False, interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment]
-    unit.read_string(read("systemd"))
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(text)
+    return unit
+
+
+def test_the_unit_has_only_directives_that_systemd_knows():
+    unit = unit_of(read("systemd"))
+    assert set(unit.sections()) == set(DIRECTIVES)
+    for section, known in DIRECTIVES.items():
+        assert set(unit[section]) <= known
+
+
+def verified(path, text):
+    """What systemd says of a unit whose program is there."""
+    path.write_text(text.replace("/opt/fairlead/bin/fairlead", "/bin/true"))
+    done = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True)
+    # It may also tell of units of this machine, which are not ours.
+    return [line for line in done.stderr.splitlines() if path.stem in line]
+
+
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
+)
+def test_systemd_accepts_the_unit_and_would_not_accept_a_wrong_one(tmp_path):
+    assert not verified(tmp_path / "fairlead.service", read("systemd"))
+    wrong = read("systemd").replace("TimeoutStopSec=", "TimeoutStopSecs=")
+    (line,) = verified(tmp_path / "wrong.service", wrong)
+    assert "TimeoutStopSecs" in line
+
+
+def test_the_unit_ends_later_than_the_server_drains():
+    unit = unit_of(read("systemd"))
     assert unit["Service"]["ExecStart"].endswith("serve --config /etc/fairlead/fairlead.yaml")
     assert float(unit["Service"]["TimeoutStopSec"]) > 30
     assert unit["Install"]["WantedBy"] == "multi-user.target"

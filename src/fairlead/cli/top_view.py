@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PATIENCE = 15.0  # seconds between two signs of life; the server gives one every ten
 COLUMNS = ("class", "run", "wait", "oldest", "p50", "p95", "p99", "in/s", "no/s")
 WIDTHS = (4, 5, 6, 6, 6, 6, 5, 5)
+WIDEST = 80
 
 
 def show(url: str, token: str | None, *, once: bool, as_json: bool) -> int:
@@ -133,10 +134,22 @@ def _rest(snapshot: dict[str, Any]) -> Iterator[str]:
     jobs = snapshot.get("jobs")
     if jobs:
         said = [f"{name.replace('_', ' ')} {count}" for name, count in jobs.items()]
-        yield f"jobs: {', '.join(said)}"
+        yield from _lines("jobs: ", said)
     for app in snapshot.get("streams") or ():
         lag = sum(one.get("lag") or 0 for one in app.get("partitions", ()))
         yield f"streams: group {visible(str(app.get('group', '')))}, lag {lag}"
+
+
+def _lines(head: str, items: Sequence[str]) -> Iterator[str]:
+    """Write items one after the other, and those that do not fit into a line whole into the next."""
+    line = head
+    for place, item in enumerate(items):
+        said = item if place == len(items) - 1 else f"{item}, "
+        if len(line) > len(head) and len(line + said.rstrip()) > WIDEST:
+            yield line.rstrip()
+            line = " " * len(head)
+        line += said
+    yield line
 
 
 def lasting(seconds: float | None) -> str:
