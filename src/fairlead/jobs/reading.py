@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fairlead.jobs.stores.base import Store
 
 PAGE = 5_000  # ready jobs read at once
+THAWED = 1_000  # frozen objects that may thaw: Python 3.12 has a few hundred of its own; more are somebody's who wants them so
 
 
 async def ready_pages(store: Store) -> AsyncGenerator[list[ReadyJob], None]:
@@ -32,7 +33,10 @@ async def ready_pages(store: Store) -> AsyncGenerator[list[ReadyJob], None]:
 
 @contextmanager
 def no_collecting() -> Iterator[None]:
-    """Collect no garbage while very much is read that stays: looking through it again and again takes half the time."""
+    """Collect no garbage while very much is read that stays: looking through it again and again takes half the time.
+
+    Afterwards it counts as old, or three collections would go through all of it before the first job runs.
+    """
     if not gc.isenabled():
         yield
         return
@@ -40,4 +44,7 @@ def no_collecting() -> Iterator[None]:
     try:
         yield
     finally:
+        if gc.get_freeze_count() < THAWED:
+            gc.freeze()
+            gc.unfreeze()  # to the oldest generation, where the next full collection finds what is garbage
         gc.enable()
