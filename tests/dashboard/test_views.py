@@ -171,6 +171,14 @@ def test_decisions_can_be_filtered_and_paused(page, server):
     expect(page.get_by_text("No decision matches.")).to_be_visible()
 
 
+def test_decisions_the_page_was_not_sent_are_counted(page, server):
+    opened(page, server, "decisions")
+    expect(page.get_by_text(re.compile("decisions of the last"))).to_be_visible()
+    expect(page.get_by_text("were not sent")).to_have_count(0)
+    server.world.seq += 100  # of three decisions each
+    expect(page.get_by_text(re.compile("; 300 others were not sent"))).to_be_visible()
+
+
 def test_an_empty_server_says_what_to_do(page, server, complaints):
     complaints.expected = ("404",)
     world = server.world
