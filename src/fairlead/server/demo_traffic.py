@@ -41,13 +41,14 @@ class Caller(NamedTuple):
     rate: float
 
 
+# In the order of their phases: callers of one class are half a wave apart, so that no class has all its crests at once.
 CALLERS = (
     Caller("probe", "system", 0.5),
     Caller("acme", "interactive", 5.0),
-    Caller("globex", "interactive", 2.0),
     Caller("acme", "default", 8.0),
-    Caller("initech", "default", 6.0),
     Caller("globex", "bulk", 8.0),
+    Caller("globex", "interactive", 2.0),
+    Caller("initech", "default", 6.0),
     Caller("umbrella", "bulk", 6.0),
 )
 PLANS = (("paid", 6.0, "u"), ("guest", 10.0, "g"), ("crawler", 8.0, "bot"))
