@@ -2,14 +2,17 @@
 
 The papers (CHANGELOG.md and so on) stay where people look for them, at the root; their links are made to fit the site.
 A line `<!-- names of fairlead.flows -->` in a page becomes the docstrings of everything in that package's `__all__`, so
-the reference cannot forget a name.
+the reference cannot forget a name; `<!-- help of fairlead -->` becomes what the command line says of itself.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import posixpath
 import re
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +21,8 @@ from mkdocs.structure.files import File, InclusionLevel
 from tools.changelog import MARK, fragments, section
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
@@ -36,6 +41,9 @@ LINK = re.compile(
 NAMES = re.compile(
     r"^<!-- names of (?P<module>[\w.]+)(?: but (?P<but>[\w, ]+))? -->$", re.MULTILINE
 )
+
+HELP = "<!-- help of fairlead -->"
+COMMANDS = re.compile(r"^Commands:\n(?P<lines>(?:  .*\n?)+)", re.MULTILINE)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -76,7 +84,36 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     uri = page.file.src_uri
     if uri not in PAPERS.values():
         markdown = refer(markdown, (ROOT / "docs" / uri).parent, uri)
+    if HELP in markdown:
+        markdown = markdown.replace(HELP, commands())
     return NAMES.sub(lambda match: listed(match["module"], match["but"] or ""), markdown)
+
+
+def commands() -> str:
+    """Write what the command line says of every command, each under its name."""
+    return "\n\n".join(
+        f"## {' '.join(('fairlead', *words))}\n\n```text\n{said}\n```" for words, said in helped()
+    )
+
+
+def helped(*words: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Ask a command for help, then those below it."""
+    from fairlead.cli import main
+
+    said = StringIO()
+    width, os.environ["COLUMNS"] = os.environ.get("COLUMNS"), "80"
+    try:
+        with redirect_stdout(said):
+            main([*words, "--help"])
+    finally:
+        del os.environ["COLUMNS"]
+        if width is not None:
+            os.environ["COLUMNS"] = width
+    text = said.getvalue().rstrip()
+    yield words, text
+    if below := COMMANDS.search(text + "\n"):
+        for name in re.findall(r"^  (\S+)", below["lines"], re.MULTILINE):
+            yield from helped(*words, name)
 
 
 def listed(module: str, but: str = "") -> str:

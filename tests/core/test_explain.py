@@ -171,3 +171,14 @@ def test_explaining_changes_nothing():
 def test_a_preemptor_without_a_key_is_one():
     assert str(Evicted(None, 3)) == "for one of a higher class"
     assert str(Evicted("a", 3)) == "for 'a' of a higher class"
+
+
+def test_who_is_kept_out_behind_another_is_told_of_the_reservation_in_words():
+    gate = CheckedGate(
+        Classes(Level("bulk"), Level("interactive")), Reserved(2, (0, 1), lend=False)
+    )
+    running, first, second = (Ticket(key, rank=0) for key in ("running", "first", "second"))
+    for ticket in (running, first, second):
+        gate.offer(ticket, 0.0)
+    said = gate.explain(second, 0.0).text
+    assert "'first' ranks earlier and is kept out by the same reservation" in said

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from tests.dashboard.fake import Fake
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DESK = {"width": 1360, "height": 900}
 WAIT = 15_000  # ms until something that should appear is taken to be missing
+expect.set_options(timeout=WAIT)
 
 
 @dataclass

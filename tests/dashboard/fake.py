@@ -11,21 +11,24 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from fairlead import __version__
 from fairlead.server import static
+from fairlead.server.whatif import NOTE
 from fairlead.serving.http import Problem
-from tests.dashboard.world import SLOTS, World, summary
+from tests.dashboard.world import PLANNERS, SLOTS, World, summary
 
 RANKS = ("viewer", "operator", "admin")
 WORKERS = [
     {
-        "id": f"w{n}",
+        "id": n,
         "name": f"worker-{n}",
         "executor": "local",
-        "slots": 4,
-        "process": f"host-{n}:71{n}",
+        "slots": slots,
+        "process": f"host-{n}:71{n}:5a5365425a40",
+        "silent": n == 3,
+        "draining": n == 2,
     }
-    | {"silent": n == 3, "draining": n == 2}
-    for n in (1, 2, 3)
+    for n, slots in ((1, 8), (2, 4), (3, 4))
 ]
 BECAUSE = (
     "it waits for publish-14, which waits for score-13; both are ready, "
@@ -157,6 +160,8 @@ class Fake:
                 return {
                     "job": f"{run}.{node}",
                     "state": job["state"],
+                    "reason": "waiting",
+                    "expected_at": None,
                     "explanation": f"{job['name']} is {job['state']}: {BECAUSE}",
                 }
             case ["POST", "jobs", "runs", run, ("cancel" | "retry" | "sla") as verb]:
@@ -164,7 +169,7 @@ class Fake:
             case ["GET", "jobs", "workers"]:
                 return {"workers": WORKERS}
             case ["GET", "jobs", "planner"]:
-                return {"planner": world.planner, "executors": {}, "known": ["edf", "fifo", "sla"]}
+                return {"planner": world.planner, "executors": {}, "known": PLANNERS}
             case ["PUT", "jobs", "planner"]:
                 world.planner = body["planner"]
                 return {"planner": world.planner}
@@ -184,7 +189,7 @@ class Fake:
     def overview(self, role: str) -> dict[str, Any]:
         now = time.time()
         return {
-            "version": "0.7.0",
+            "version": __version__,
             "started": self.world.started,
             "now": now,
             "draining": False,
@@ -192,12 +197,19 @@ class Fake:
             "role": role,
             "uptime": now - self.world.started,
             "doors": [
-                {"name": name, "kind": name, "state": state, "detail": "", "gates": [], "links": {}}
-                for name, state in (
-                    ("gateway", "running"),
-                    ("flows", "running"),
-                    ("jobs", "running"),
-                    ("streams", "starting"),
+                {
+                    "name": name,
+                    "kind": name,
+                    "state": "running",
+                    "detail": "",
+                    "gates": [gate],
+                    "links": {},
+                }
+                for name, gate in (
+                    ("gateway", "gateway/default"),
+                    ("flows", "flows/checkout"),
+                    ("jobs", "jobs/leader"),
+                    ("streams", "streams/workers"),
                 )
             ],
         }
@@ -207,7 +219,7 @@ class Fake:
             self.world.slots = SLOTS if body["args"] == [None] else int(body["args"][0])
         else:
             self.world.weights[body["args"][0]] = body["args"][1]
-        return {"applied": True}
+        return {"applied": body}
 
     def page(self, query: dict[str, str]) -> dict[str, Any]:
         wanted = [
@@ -251,7 +263,8 @@ class Fake:
             "before": summary(1.0),
             "after": summary(0.7),
             "tickets": 48_211,
-            "note": "One run, seed 1.",
+            "changes": ", ".join(f"{path}={value}" for path, value in body["changes"].items()),
+            "note": NOTE,
         }
 
 
@@ -261,7 +274,7 @@ def problems(text: str) -> list[dict[str, Any]]:
             "line": number,
             "column": line.index("capacty") + 1,
             "path": "gateway.capacty",
-            "message": "there is no setting 'capacty'; did you mean 'capacity'?",
+            "message": "unknown key 'capacty'; did you mean capacity?",
         }
         for number, line in enumerate(text.splitlines(), 1)
         if "capacty" in line

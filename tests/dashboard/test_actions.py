@@ -67,10 +67,10 @@ def test_the_planner_is_changed(page, server):
     page.get_by_role("button", name="Change the planner…").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_role("button", name="Change the planner")).to_be_disabled()
-    dialog.get_by_label("Planner").select_option("fifo")
+    dialog.get_by_label("Planner").select_option("SJFSExecutionPlanner")
     dialog.get_by_role("button", name="Change the planner").click()
-    expect(page.get_by_text("ordered by fifo")).to_be_visible()
-    assert server.world.planner == "fifo"
+    expect(page.get_by_text("ordered by SJFSExecutionPlanner")).to_be_visible()
+    assert server.world.planner == "SJFSExecutionPlanner"
 
 
 def test_a_refused_action_shows_the_sentence_and_changes_nothing(page, server, complaints):
@@ -94,7 +94,7 @@ def test_a_gate_is_resized_and_a_tenant_weighed(page, server):
     expect(page.get_by_role("button", name="Resize", exact=True)).to_be_disabled()
     page.get_by_label("Slots", exact=True).fill("32")
     page.get_by_role("button", name="Resize", exact=True).click()
-    expect(page.locator(".kpi", has_text="slots in use")).to_contain_text("of 48")
+    expect(page.locator(".kpi", has_text="slots in use")).to_contain_text("of 44")
     assert server.world.asked == [
         (
             "POST",
@@ -156,7 +156,7 @@ def test_config_is_checked_as_it_is_typed_and_applied_when_good(page, server):
     apply = page.get_by_role("button", name="Apply…")
     expect(apply).to_be_disabled()
     editor.fill(good.replace("capacity: 24", "capacty: 24"))
-    problem = page.get_by_role("button", name="Go to line 7, column 3")
+    problem = page.get_by_role("button", name="Go to line 9, column 3")
     expect(problem).to_be_visible()
     expect(apply).to_be_disabled()
     problem.click()

@@ -38,7 +38,7 @@ def test_what_was_missed_is_asked_for(page, server):
     assert server.events_seen[1] == str(server.world.seq)
     server.world.slots = 100
     server.tick()
-    expect(page.locator(".kpi", has_text="slots in use")).to_contain_text("of 116")
+    expect(page.locator(".kpi", has_text="slots in use")).to_contain_text("of 112")
 
 
 def test_a_server_that_was_started_anew_is_believed(page, server):
@@ -50,7 +50,7 @@ def test_a_server_that_was_started_anew_is_believed(page, server):
     server.world.snapshots = []
     server.tick()
     server.cut()
-    expect(page.locator(".kpi", has_text="slots in use")).to_contain_text("of 116")
+    expect(page.locator(".kpi", has_text="slots in use")).to_contain_text("of 112")
 
 
 def test_a_token_is_asked_for_and_kept_for_the_tab(page, server, complaints):

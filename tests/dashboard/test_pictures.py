@@ -44,6 +44,16 @@ def streams(page: Page) -> None:
     expect(table(page, "Withheld jobs")).to_be_visible()
 
 
+def decisions(page: Page) -> None:
+    expect(table(page, "Decisions, newest first").get_by_role("row").nth(8)).to_be_visible()
+
+
+def config(page: Page) -> None:
+    editor = page.get_by_label("Configuration (YAML)")
+    editor.fill(editor.input_value().replace("capacity: 24", "capacty: 24"))
+    expect(page.get_by_role("button", name="Go to line")).to_be_visible()
+
+
 def drawn(page: Page) -> None:
     """Let the page follow a change of theme: canvases are painted in the frame after it."""
     frame = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
@@ -58,6 +68,8 @@ SCENES = {
     "timeline": ("jobs/r-0001", timeline, DESK),
     "what-if": ("what-if", what_if, DESK),
     "streams": ("streams", streams, DESK),
+    "decisions": ("decisions", decisions, {**DESK, "height": 560}),
+    "config": ("config", config, DESK),
     "phone": ("now?gate=gateway%2Fdefault", now, PHONE),
 }
 

@@ -1,20 +1,20 @@
 """A made-up server's state, of which a test can change anything: documents of the control API, and no scheduler."""
 
-import math
 import time
 from typing import Any
 
-CLASSES = ("system", "interactive", "default", "bulk")
-TENANTS = ("acme", "globex", "initech", "umbrella", "hooli")
+from tests.dashboard import gates
+from tests.dashboard.gates import CLASSES, TENANTS, wave
+
 SLOTS = 24
-
-
-def wave(at: float, period: float, low: float, high: float, shift: float = 0.0) -> float:
-    """A load that goes up and down, not too smoothly, and is the same at the same instant."""
-    turn = 2 * math.pi * (at / period + shift)
-    grain = math.sin(at * 12.9898 + shift * 78.233) * 43758.5453 % 1 - 0.5
-    part = 0.48 + 0.3 * math.sin(turn) + 0.12 * math.sin(2.7 * turn) + 0.1 * grain
-    return low + (high - low) * min(1.0, max(0.0, part))
+WORKERS = 4
+TOPICS = ("orders", "emails")
+PARTITIONS = 3
+PLANNERS = [
+    "EarliestDeadlineExecutionPlanner",
+    "GlobalPriorityExecutionPlanner",
+    "SJFSExecutionPlanner",
+]
 
 
 class World:
@@ -32,7 +32,7 @@ class World:
         self.runs = runs(time.time() if now is None else now)
         self.text = CONFIG
         self.notes: list[str] = []  # what of a new configuration waits for a start
-        self.planner = "sla"
+        self.planner = PLANNERS[1]
         self.path: str | None = "/etc/fairlead/fairlead.yaml"
         self.asked: list[tuple[str, str, Any]] = []  # what a page posted: method, path, body
         for step in range(90):
@@ -40,18 +40,29 @@ class World:
 
     def look(self, t: float) -> dict[str, Any]:
         self.seq += 1
+        shown = [
+            self.gate("gateway/default", "gateway", t, self.slots, shift=0.0, least=1.1),
+            self.gate("flows/checkout", "flows", t, None, shift=0.3),
+            self.gate("jobs/leader", "jobs", t, 8, shift=0.6, classes=("local", "gpu")),
+            self.gate(
+                "streams/workers",
+                "streams",
+                t,
+                WORKERS,
+                shift=0.8,
+                classes=TOPICS,
+                least=1.25,
+                most=1.5,  # a partition has one call at a time, and there are six
+            ),
+        ]
+        jobs = shown[2]
         snapshot = {
             "seq": self.seq,
             "t": t,
-            "gates": [
-                self.gate("gateway/default", "gateway", t, float(self.slots), 0.0),
-                self.gate("flows/checkout", "flows", t, None, 0.3),
-                self.gate("jobs/leader", "jobs", t, 8.0, 0.6, ("local", "gpu")),
-                self.gate("streams/workers", "streams", t, 8.0, 0.8, ("orders", "emails")),
-            ],
+            "gates": shown,
             "jobs": {
-                "ready": 3,
-                "running": 5,
+                "ready": sum(one["waiting"] for one in jobs["classes"]),
+                "running": jobs["slots"]["used"],
                 "waiting": 14,
                 "failed": 2,
                 "done": 1240 + self.seq // 7,
@@ -59,142 +70,32 @@ class World:
                 "sla_hard_missed": 1,
                 "workers": 2,
             },
-            "streams": [stream(t, self.seq)],
+            "streams": [stream(t, self.seq, shown[3])],
         }
         self.snapshots = [*self.snapshots[-1799:], snapshot]
-        self.decisions = [*self.decisions[-999:], *decisions(t, self.seq)]
+        self.decisions = [*self.decisions[-999:], *gates.decisions(t, self.seq)]
         return snapshot
 
-    def gate(
-        self,
-        name: str,
-        door: str,
-        t: float,
-        total: float | None,
-        shift: float,
-        classes: tuple[str, ...] = CLASSES,
-    ) -> dict[str, Any]:
-        load = wave(t, 240, 0.45, 1.0, shift)
-        # Whole tickets each, as a real gate has them.
-        running = [max(1, int(load * (total or 12) / len(classes))) for _ in classes]
-        waiting = [int(wave(t, 90, 0, 4 + 9 * rank, shift)) for rank in range(len(classes))]
-        shares = [wave(t, 300, 0.08, 0.34, index / 5) for index in range(len(TENANTS))]
-        weight = sum(self.weights.values())
-        return {
-            "id": name,
-            "door": door,
-            "slots": {
-                "total": total,
-                "used": float(sum(running)),
-                "free": None if total is None else max(0.0, total - sum(running)),
-                "ceiling": None,
-            },
-            "reserved": [
-                {"class": "system", "held": 2.0, "used": 1.0},
-                {"class": "interactive", "held": 5.0, "used": 3.0},
-            ]
-            if door == "gateway"
-            else [],
-            "classes": [
-                {
-                    "name": one,
-                    "rank": len(classes) - rank,
-                    "waiting": waiting[rank],
-                    "running": running[rank],
-                    "waits": {
-                        "p50": wave(t, 120, 0.004, 0.05 * (rank + 1), shift),
-                        "p95": wave(t, 150, 0.02, 0.30 * (rank + 1), shift),
-                        "p99": wave(t, 180, 0.05, 0.60 * (rank + 1), shift),
-                    },
-                    "admitted_per_s": wave(t, 60, 3, 40 / (rank + 1), shift),
-                    "refused_per_s": 0.4 if rank == 3 and load > 0.95 else 0.0,
-                    "oldest_wait": wave(t, 90, 0.05, 1.2 * (rank + 1), shift),
-                }
-                for rank, one in enumerate(classes)
-            ],
-            "tenants": [
-                {
-                    "name": one,
-                    "waiting": int(wave(t, 70, 0, 9, index / 5)),
-                    "running": 1 + index,
-                    "share": shares[index] / sum(shares),
-                    "fair_share": self.weights[one] / weight,
-                    "weight": self.weights[one],
-                }
-                for index, one in enumerate(TENANTS)
-            ]
-            if door in ("gateway", "flows")
-            else [],
-            "adjustable": ["slots.resize", *(f"{one}.set_weight" for one in classes)]
-            if door == "gateway"
-            else [],
-            "totals": {
-                "admitted": 412_004 + self.seq * 31,
-                "refused": 912,
-                "expired": 41,
-                "evicted": 7,
-                "promoted": 188,
-                "withdrawn": 66,
-                "completed": 411_900 + self.seq * 31,
-            },
-        }
+    def gate(self, name: str, door: str, t: float, total: int | None, **more: Any) -> Any:
+        return gates.gate(name, door, t, total, seq=self.seq, weights=self.weights, **more)
 
     def waiting(self, gate: str, limit: int) -> dict[str, Any]:
         found = next(one for one in self.snapshots[-1]["gates"] if one["id"] == gate)
-        reasons = (
-            "waits: all 24 slots are in use; 3 earlier in 'interactive'",
-            "waits: 2 free slots are kept for 'system'; it may borrow none of them",
-            "waits: tenant 'umbrella' is above its fair share; 'acme' goes first",
-            "waits: 'gpu' ranks earlier and waits for the same pool (for 1.2 s more if nothing is given back)",
-        )
-        items = [
-            {
-                "key": f"req-{3800 + number}",
-                "class": one["name"],
-                "tenant": TENANTS[number % 5],
-                "workload": ("chat", "embed", "summarise")[number % 3],
-                "priority": 0,
-                "cost": 1 + number % 3,
-                "waited": one["oldest_wait"] / (1 + number),
-                "why": reasons[number % 4],
-                "explain": {"state": "waiting", "blocked_by": "FULL", "ready_in": None},
-            }
-            for one in found["classes"]
-            for number in range(one["waiting"])
-        ]
-        return {"items": items[:limit], "total": len(items)}
+        return gates.waiting(found, limit)
 
 
-def decisions(t: float, seq: int) -> list[dict[str, Any]]:
-    found = []
-    for index, what in enumerate(("started", "done", "refused" if seq % 9 == 0 else "started")):
-        number = seq * 3 + index
-        rank = number % 4
-        found.append(
-            {
-                "number": number,
-                "t": t + index / 10,
-                "gate": "gateway/default",
-                "key": f"req-{number}",
-                "class": CLASSES[rank],
-                "tenant": TENANTS[number % 5],
-                "workload": "chat",
-                "what": "promoted" if seq % 31 == 0 and index == 0 else what,
-                "waited": 0.013 * (rank + 1),
-                "held": 0.42 if what == "done" else None,
-                "why": {
-                    "started": f"room in {CLASSES[rank]!r}; next by weight among 5 tenants",
-                    "done": "",
-                    "refused": "queue for 'bulk' is full (200 of 200); retry later or raise queue_limit",
-                }[what],
-            }
-        )
-    return found
+def stream(t: float, seq: int, gate: dict[str, Any]) -> dict[str, Any]:
+    """An app whose workers that gate guards: what waits there is withheld."""
+    running = {one["name"]: one["running"] for one in gate["classes"]}
+    withheld = [
+        (topic["name"], topic["running"] + number)
+        for topic in gate["classes"]
+        for number in range(topic["waiting"])
+    ]
 
-
-def stream(t: float, seq: int) -> dict[str, Any]:
-    def lag(index: int) -> int:
-        return int(wave(t, 200, 0, 4000 / (index + 1), index / 6))
+    def lag(topic: str, number: int) -> int:
+        shift = number / 6 + TOPICS.index(topic) / 3
+        return int(wave(t, 200, 60, 4000 / (number + 1 + TOPICS.index(topic)), shift))
 
     partitions = [
         {
@@ -204,27 +105,27 @@ def stream(t: float, seq: int) -> dict[str, Any]:
             "generation": 3,
             "position": 120_000 + seq * 7,
             "committed": 119_950 + seq * 7,
-            "end": 120_000 + seq * 7 + lag(number),
-            "lag": lag(number),
+            "end": 120_000 + seq * 7 + lag(topic, number),
+            "lag": lag(topic, number),
             "buffered": 20,
-            "running": 1 + number % 2,
+            "running": int(number < running[topic]),
             "paused": number == 2 and topic == "emails",
         }
-        for topic in ("emails", "orders")
-        for number in range(3)
+        for topic in sorted(TOPICS)
+        for number in range(PARTITIONS)
     ]
     topics = {
         name: {
             "consumer": consumer,
             "subscription_group": "default",
             "priority": priority,
-            "weight": weight,
+            "weight": float(weight),
             "long_running": False,
             "dead_letter": None,
-            "partitions": 3,
-            "lag": sum(lag(number) for number in range(3)),
+            "partitions": PARTITIONS,
+            "lag": sum(lag(name, number) for number in range(PARTITIONS)),
             "buffered": 60,
-            "in_flight": 4,
+            "in_flight": 20 * running[name],
             "records": 90_000 + seq,
             "consumed": 89_900 + seq,
             "calls": 4000,
@@ -241,9 +142,14 @@ def stream(t: float, seq: int) -> dict[str, Any]:
     return {
         "state": "running",
         "group": "billing",
-        "concurrency": 8,
+        "concurrency": WORKERS,
         "uptime": 812.0,
-        "workers": {"busy": 6, "enqueued": 2, "waiting": 11, "handed_back": 0},
+        "workers": {
+            "busy": gate["slots"]["used"],
+            "enqueued": 0,
+            "waiting": len(withheld),
+            "handed_back": 0,
+        },
         "scheduler": {
             "name": "GateScheduler",
             "calls": 9000,
@@ -251,6 +157,8 @@ def stream(t: float, seq: int) -> dict[str, Any]:
             "slowest": 0.004,
             "slow": 0,
             "raised": 0,
+            "hangs": 0,
+            "away": False,
         },
         "groups": {
             "default": {
@@ -272,19 +180,20 @@ def stream(t: float, seq: int) -> dict[str, Any]:
         "partitions": partitions,
         "withheld": [
             {
-                "topic": "emails",
-                "partition": number,
+                "topic": topic,
+                "partition": partition,
                 "subscription_group": "default",
-                "kind": "batch",
-                "state": "waiting",
+                "kind": "consumption",
+                "state": "locked",
                 "messages": 20,
-                "age": 4.2 - number,
-                "explain": "waits: all 8 workers are busy, and 'orders' (priority 80) ranks earlier",
+                "age": 0.42 - 0.13 * number,
+                "explain": f"{topic} {partition} (20 messages) has waited in the gate for "
+                f"{0.42 - 0.13 * number:.2f} s: all {WORKERS} workers are busy",
             }
-            for number in range(2)
+            for number, (topic, partition) in enumerate(withheld)
         ],
-        "withheld_count": 2,
-        "withheld_oldest": 4.2,
+        "withheld_count": len(withheld),
+        "withheld_oldest": 0.42,
     }
 
 
@@ -325,6 +234,7 @@ def run(
             {
                 "node": node,
                 "name": ("extract", "clean", "join", "score", "publish")[node % 5] + f"-{node}",
+                "task": ("extract", "clean", "join", "score", "publish")[node % 5],
                 "executor": "local",
                 "state": own,
                 "deps": sorted(set(deps)),
@@ -332,11 +242,13 @@ def run(
                 "submitted": now - 65,
                 "started": begun,
                 "ended": begun + 4.5 if begun and own in ("completed", "failed") else None,
-                "worker": "worker-1" if begun else None,
+                "worker": 1 if begun else None,
                 "error": {"type": "ValueError", "message": "no column 'price'"}
                 if own == "failed"
                 else None,
                 "estimate": 4.0,
+                "soft_sla": soft,
+                "hard_sla": hard,
             }
         )
     done = sum(one["state"] not in ("created", "active") for one in jobs)
@@ -355,28 +267,57 @@ def run(
         "done": done,
         "total": size,
         "failed": failed,
+        "cancelling": False,
         "jobs": jobs,
     }
 
 
 def summary(factor: float) -> dict[str, Any]:
+    """What a simulation comes to; a factor below 1 is better."""
+
+    def spread(name: str, middle: float) -> dict[str, float]:
+        parts = {"mean": 1, "p50": 0.5, "p90": 4, "p95": 7, "p99": 18, "p99.9": 25, "max": 30}
+        return {f"{name}.{part}": middle * size for part, size in parts.items()}
+
     def figures(scale: float) -> dict[str, float | None]:
+        lost = 0.01 * scale
         return {
-            "wait.p50": 0.02 * scale,
-            "wait.p95": 0.3 * scale,
-            "wait.p99": 0.9 * scale,
-            "completion.p95": 1.2 * scale,
-            "throughput": 38.2 / scale,
-            "lost": 0.01 * scale,
+            **spread("wait", 0.04 * scale),
+            **spread("completion", 0.3 + 0.04 * scale),
+            "arrived": 12_000,
+            "done": int(12_000 * (1 - lost)),
+            "throughput": 40 * (1 - lost),
+            "refused": lost,
+            **dict.fromkeys(("expired", "evicted", "withdrawn", "unfinished"), 0.0),
+            "lost": lost,
+            "deadlines": 0,
             "missed": None,
+            "promoted": 3,
+            "preempted": 0,
+            "share": 0.25,
+            "fair": 0.25,
         }
 
+    arrived, lost = 48_211, int(482 * factor)
     return {
         "policy": "gateway/default",
+        "seed": 1,
+        "horizon": 300.0,
+        "slots": SLOTS,
+        "totals": {
+            "arrived": arrived,
+            "done": arrived - lost,
+            "started": arrived - lost,
+            "refused": lost,
+            "promoted": 12,
+            **dict.fromkeys(("evicted", "expired", "late", "preempted", "retried"), 0),
+            **dict.fromkeys(("running", "waiting", "withdrawn"), 0),
+        },
         "groups": {
-            "all": {"all": figures(factor) | {"utilisation": 0.83}},
+            "all": {"all": figures(factor) | {"utilisation": 0.83, "misplaced": 0.02}},
             "class": {one: figures((1 + rank) * factor) for rank, one in enumerate(CLASSES)},
             "tenant": {one: figures(factor) for one in TENANTS},
+            "workload": {"chat": figures(factor)},
         },
     }
 
@@ -387,11 +328,17 @@ server:
   tokens:
     - {name: ops, role: operator, sha256: "***"}
 gateway:
-  upstream: http://127.0.0.1:9000
+  listen: 127.0.0.1:8082
+  upstreams:
+    - {url: http://127.0.0.1:9000}
   capacity: 24
-  classes:
-    interactive: {reserved_floor: 2}
-    bulk: {queue_limit: 200}
+  priority_scheduler:
+    enabled: true
+    classes:
+      system: {reserved_floor: 2}
+      interactive: {reserved_floor: 5, reserved_per_slot: 0}
+      default: {reserved_floor: 0, reserved_per_slot: 0}
+      bulk: {queue_size: 200}
 jobs:
   database: sqlite:///fairlead.db
 """

@@ -1,8 +1,8 @@
 """Run what the documentation shows: Python blocks, configurations, commands, links.
 
 Every ```python block of a page runs in order in one namespace, in an empty folder; a block may await
-at its top level. Shell blocks are not run (they would install and serve things), but each make
-target must exist and each fairlead command must be accepted with its options.
+at its top level. Of shell blocks each make target must exist and each fairlead command must be accepted
+with its options; test_shell_blocks.py runs those that can be run.
 """
 
 import ast

@@ -81,3 +81,11 @@ def test_the_azure_hour_is_what_is_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shutil.copy(TRACE, tmp_path / "AzureLLMInferenceTrace_conv.csv")
     transcript(2, tmp_path, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TRACE.exists(), reason="the Azure trace is not beside the project")
+def test_the_search_in_the_azure_hour_is_what_is_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(TRACE, tmp_path / "AzureLLMInferenceTrace_conv.csv")
+    transcript(3, tmp_path, capsys)

@@ -12,12 +12,23 @@ import pytest
 
 from tests.docs.reader import ROOT
 from tools.docstrings import fenced
-from tools.site import PAPERS, names_of, refer
+from tools.site import PAPERS, helped, names_of, refer
 
 pytestmark = pytest.mark.slow
 
 LOADS = {"script": "src", "img": "src", "iframe": "src", "link": "href", "source": "src"}
-REFERENCE = ("core", "flows", "gateway", "jobs", "observe", "sim", "streams", "tasks", "testing")
+REFERENCE = (
+    "core",
+    "flows",
+    "gateway",
+    "jobs",
+    "observe",
+    "server",
+    "sim",
+    "streams",
+    "tasks",
+    "testing",
+)
 
 
 class Page(HTMLParser):
@@ -115,6 +126,21 @@ def test_the_reference_has_every_public_name(site, package):
     for name in names_of(f"fairlead.{package}"):
         said = f"fairlead.{package}.{name}" in page.anchors or re.search(rf"\b{name}\b", text)
         assert said, f"{name} is not in the reference"
+
+
+def test_every_command_is_on_the_page_of_commands(site):
+    page = Page((site / "reference" / "commands.html").read_text(encoding="utf-8"))
+    known = [" ".join(("fairlead", *words)) for words, _ in helped()]
+    assert {"fairlead serve", "fairlead db migrate", "fairlead streams lag"} <= set(known)
+    for command in known:
+        assert command.replace(" ", "-") in page.anchors, command
+
+
+def test_the_help_of_every_command_is_asked_for():
+    told = dict(helped())
+    assert "--config" in told[("serve",)]
+    assert told[("db", "migrate")].startswith("Usage: fairlead db migrate")
+    assert all(said.startswith("Usage: ") for said in told.values())
 
 
 def test_a_broken_link_and_a_foreign_script_are_noticed(tmp_path):

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.server import history
+from fairlead.capacities import Slots
+from fairlead.core.ticket import Ticket
+from fairlead.observe.watched import Feed
+from fairlead.policies import FIFO
+from fairlead.server import demo_traffic, history
 from fairlead.server.history import History
+from fairlead.server.snapshots import MOST_TOLD, Decisions
 from tests.server.rig import configured, run, served
 
 
@@ -136,6 +141,45 @@ def test_a_slow_reader_skips_and_costs_nothing():
         await pieces.aclose()
 
     run(test)
+
+
+def decided(feed: Feed, tickets: int) -> None:
+    """Let a gate start and end so many tickets: two decisions each."""
+    gate = feed.gate("tasks/demo")(FIFO(), Slots(1))
+    for number in range(tickets):
+        ticket = Ticket(str(number))
+        gate.offer(ticket, now=0.0)
+        gate.finish(ticket, now=0.0)
+
+
+def test_a_batch_of_decisions_is_bounded_and_says_what_it_leaves_out():
+    feed = Feed()
+    told = Decisions(feed)
+    assert told.take() is None
+    decided(feed, MOST_TOLD // 2)
+    batch = told.take()
+    assert batch is not None
+    assert (len(batch["items"]), batch["dropped"]) == (MOST_TOLD, 0)
+    decided(feed, MOST_TOLD)
+    batch = told.take()
+    assert batch is not None
+    assert (len(batch["items"]), batch["dropped"]) == (MOST_TOLD, MOST_TOLD)
+    assert batch["items"][-1]["number"] == 3 * MOST_TOLD
+
+
+def test_every_decision_of_the_demonstration_can_be_told():
+    asked = sum(caller.rate for caller in demo_traffic.CALLERS)
+    asked += sum(rate for _, rate, _ in demo_traffic.PLANS) + sum(demo_traffic.RECORDS.values())
+    crest = 1.5 * 2 * asked  # what starts also ends
+    assert crest * history.INTERVAL < MOST_TOLD / 2  # chance may double it
+
+
+def test_decisions_are_kept_only_while_somebody_may_be_sent_them():
+    kept = History()
+    for _ in range(3 * history.MOST_BEHIND):
+        kept.add({"seq": kept.next_seq, "t": time.time()}, {"items": [], "dropped": 0})
+    held = [bool(moment.decisions) for moment in kept._moments]
+    assert held == [False] * (2 * history.MOST_BEHIND) + [True] * history.MOST_BEHIND
 
 
 def test_history_is_bounded_and_thinned():

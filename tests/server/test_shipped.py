@@ -11,8 +11,10 @@ from ruamel.yaml import YAML
 
 from fairlead.cli import main
 from fairlead.errors import ConfigError
+from fairlead.server import demo, demo_traffic
 from fairlead.server.loading import load
 from fairlead.server.shipping import SHIPPED, read
+from fairlead.sim import read_policy, read_scenario, simulate
 
 
 def yaml(name):
@@ -237,3 +239,27 @@ def test_what_there_is_is_told(capsys):
     assert "grafana" in capsys.readouterr().err
     with pytest.raises(ConfigError):
         read("../settings.py")
+
+
+def test_the_demonstration_preempts_less_than_its_alerts_warn_of(tmp_path):
+    """`FairleadGatewayPreemptsMuch` warns of one request in ten; the demo's callers, at their mean rates."""
+    scheduler = demo.settings(tmp_path, dict.fromkeys(demo.PORTS, "127.0.0.1:0"))["gateway"][
+        "priority_scheduler"
+    ]
+    scenario = {
+        "seconds": "10m",
+        "arrivals": [
+            {
+                "kind": "poisson",
+                "class": caller.priority,
+                "tenant": caller.tenant,
+                "rate": caller.rate,
+                "service": {"lognormal": {"median": "202ms", "p95": "460ms"}},
+            }
+            for caller in demo_traffic.CALLERS
+        ],
+    }
+    policy = {"preset": "gateway", "capacity": demo.SLOTS, **scheduler}
+    rows = simulate(read_scenario(scenario), read_policy(policy)).tickets
+    preempted = sum(row.preempted for row in rows)
+    assert 0 < preempted < 0.08 * sum(row.started is not None for row in rows)

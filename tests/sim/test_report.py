@@ -9,7 +9,7 @@ import pytest
 from fairlead.errors import ConfigError
 from fairlead.sim.figures import summarise
 from fairlead.sim.report import NOBODY, Contender, dump, make_report, rounded
-from fairlead.sim.report_page import page
+from fairlead.sim.report_page import report_html
 from fairlead.sim.words import amount, change, duration, part, relative
 from tests.sim.handmade import run
 
@@ -76,7 +76,7 @@ def read(text: str) -> Reader:
 
 
 def test_the_page_is_well_formed_and_its_names_lead_somewhere(document):
-    reader = read(page(document))
+    reader = read(report_html(document))
     assert len(set(reader.ids)) == len(reader.ids)
     assert {link.removeprefix("#") for link in reader.links} <= set(reader.ids)
     assert set(reader.named) <= set(reader.ids)
@@ -86,7 +86,7 @@ def test_the_page_is_well_formed_and_its_names_lead_somewhere(document):
 
 
 def test_the_page_fetches_and_runs_nothing(document):
-    text = page(document)
+    text = report_html(document)
     reader = read(text)
     assert not {"script", "link", "img", "iframe", "object", "embed", "form", "base"} & set(
         reader.tags
@@ -98,7 +98,7 @@ def test_the_page_fetches_and_runs_nothing(document):
 
 
 def test_every_drawing_says_in_words_what_it_shows(document):
-    text = page(document)
+    text = report_html(document)
     drawings = re.findall(r"<svg .*?</svg>", text, re.DOTALL)
     for drawing in drawings:
         assert 'role="img"' in drawing
@@ -118,7 +118,7 @@ def test_names_are_shown_as_they_are_and_never_as_markup():
         evil,
         [Contender(evil, evil, [summarise(result)]), Contender("b", evil, [summarise(other)])],
     )
-    text = page(document)
+    text = report_html(document)
     reader = read(text)
     assert "script" not in reader.tags
     assert not any(name.startswith("on") for name, _ in reader.attributes)
@@ -150,7 +150,7 @@ def test_one_policy_and_one_seed_are_enough():
     document = make_report(
         "s", "", [Contender("only", "", [summarise(run("only", 1, seconds=30))])]
     )
-    text = page(document)
+    text = report_html(document)
     read(text)
     assert "one seed" in text
     assert document["sentences"][0].startswith("interactive waited ")
@@ -166,7 +166,7 @@ def test_nobody_who_came_is_a_report_too():
     for results in ([empty], [none_served], [none_served, empty]):
         found = [Contender(f"p{index}", "", [summarise(one)]) for index, one in enumerate(results)]
         document = make_report("s", "", found)
-        read(page(document))
+        read(report_html(document))
         json.loads(dump(document))
         said = document["sentences"]
         assert (said == [f"{NOBODY}."]) == (results == [empty])
@@ -193,7 +193,7 @@ def test_the_same_runs_make_the_same_bytes(document):
         ],
     )
     assert dump(again) == dump(document)
-    assert page(again) == page(document) == page(json.loads(dump(document)))
+    assert report_html(again) == report_html(document) == report_html(json.loads(dump(document)))
 
 
 @pytest.mark.parametrize(
@@ -219,12 +219,12 @@ def test_figures_are_written_for_people(written, said):
 
 
 def test_dags_have_a_section_where_there_are_any(document):
-    assert 'id="dags"' not in page(document)
+    assert 'id="dags"' not in report_html(document)
     with_dags = run("p", 1, seconds=30)
     for number, row in enumerate(with_dags.tickets):
         row.dag = number // 3
     told = make_report("s", "", [Contender("p", "", [summarise(with_dags)])])
-    text = page(told)
+    text = report_html(told)
     read(text)
     assert "Whole DAGs, by class" in text
     assert "Whole DAGs, by tenant" in text

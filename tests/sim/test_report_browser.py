@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.sim.figures import summarise
 from fairlead.sim.report import Contender, make_report
-from fairlead.sim.report_page import page as written
+from fairlead.sim.report_page import report_html as written
 from tests.sim.handmade import run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

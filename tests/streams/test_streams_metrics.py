@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fairlead.errors import BrokerFault, CommitRefused, ConfigError
 from fairlead.streams import Consumer, StreamApp, StreamScheduler, metrics, status
 from fairlead.streams.broker import Tp
+from fairlead.streams.holdings import Holding
 from fairlead.streams.lag import LagWatch, PartitionLag, ask_lag
 from fairlead.streams.metrics import StreamMetrics
 from fairlead.streams.status import StatusServer, split_address
@@ -23,6 +24,7 @@ from tests.streams.staging import (
     app_on,
     client_of,
     filled,
+    holding,
     running,
     until,
     wait_committed,
@@ -256,6 +258,41 @@ def test_lag_follows_the_end_while_records_flow():
         until(
             lambda: [(one["end"], one["lag"]) for one in app.snapshot()["partitions"]] == [(4, 0)]
         )
+
+
+def test_an_end_that_is_old_news_is_never_below_what_was_read_or_done():
+    held = holding()
+    held.note_end(966, at=1.0)
+    held.start, held.partition.position = 900, 971
+    assert (held.end, held.lag) == (971, 0)
+    held.read = 980  # of which nine are not done
+    assert (held.end, held.lag) == (980, 9)
+    held.note_end(1000, at=2.0)
+    assert (held.end, held.lag) == (1000, 29)
+
+
+def test_what_was_read_since_the_broker_spoke_of_the_end_counts_as_lag(monkeypatch):
+    broker = MemoryBroker({"orders": 1})
+    app = app_on(broker, scheduler=Keeps)
+    app.topic("orders", writing(Book()))
+    with running(app):
+        until(lambda: app.snapshot()["partitions"])
+        LagWatch(app).look(time.monotonic())  # it ends at 0
+        monkeypatch.setattr(Holding, "note_end", lambda *_: None)  # the broker says no more
+        for _ in range(3):
+            broker.write("orders", b"x", partition=0)
+        until(lambda: app.snapshot()["withheld_count"])
+        told = app.snapshot()["partitions"][0]
+        assert told["lag"] == told["end"] > 0
+        assert read(app)["lag"] == {("0", "orders"): told["lag"]}
+
+
+def test_a_commit_beyond_the_end_is_of_a_topic_that_was_made_anew():
+    broker = filled({"orders": 1}, 2)
+    app = app_on(broker)
+    app.topic("orders", writing(Book()))
+    broker.group(app.settings.group).offsets[Tp("orders", 0)] = 5
+    assert ask_lag(app)[0] == [PartitionLag("orders", 0, 5, 2, 2)]
 
 
 # Over HTTP

@@ -221,11 +221,11 @@ def _report(
 
 
 def _write(document: dict[str, Any], out: Sequence[str]) -> None:
-    from fairlead.sim.report_page import page
+    from fairlead.sim.report_page import report_html
 
     for name in out:
         path = Path(name)
-        text = dump(document) if path.suffix.lower() == ".json" else page(document)
+        text = dump(document) if path.suffix.lower() == ".json" else report_html(document)
         try:
             write_whole(path, [text.encode("utf-8", "replace")])
         except OSError as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from fairlead.core.capacity import FULL, NEVER, STOP
+from fairlead.core.capacity import FULL, NEVER, STOP, Hold
 from fairlead.core.ticket import WAITING, QueueLimit
 
 if TYPE_CHECKING:
@@ -54,11 +54,9 @@ def _blocked(gate: Gate, ticket: Ticket, now: float) -> tuple[Hashable, float, s
     refusal = capacity.refusal(ticket, now)
     scope = None if refusal in (FULL, NEVER) or ticket.promoted else gate.closed_to(ticket)
     if scope is not None:
-        return (
-            scope,
-            inf,
-            f"{_named(gate.closed_by(scope))} ranks earlier and waits for the same {scope!r}",
-        )
+        same = "is kept out by the same reservation" if isinstance(scope, Hold) else ""
+        first = f"{_named(gate.closed_by(scope))} ranks earlier and "
+        return scope, inf, first + (same or f"waits for the same {scope!r}")
     if refusal is not None:
         ready_at = inf if refusal is NEVER else capacity.ready_at(ticket, now, refusal)
         text = capacity.describe(ticket, now, refusal)

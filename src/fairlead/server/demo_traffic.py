@@ -41,16 +41,18 @@ class Caller(NamedTuple):
     rate: float
 
 
+# In the order of their phases: callers of one class are half a wave apart, so that no class has all its crests at once.
 CALLERS = (
     Caller("probe", "system", 0.5),
-    Caller("acme", "interactive", 6.0),
-    Caller("globex", "interactive", 3.0),
+    Caller("acme", "interactive", 5.0),
     Caller("acme", "default", 8.0),
-    Caller("initech", "default", 6.0),
     Caller("globex", "bulk", 8.0),
+    Caller("globex", "interactive", 2.0),
+    Caller("initech", "default", 6.0),
     Caller("umbrella", "bulk", 6.0),
 )
 PLANS = (("paid", 6.0, "u"), ("guest", 10.0, "g"), ("crawler", 8.0, "bot"))
+RECORDS = {"orders": 30.0, "audit": 60.0}  # by topic, a second
 
 
 def begin(doors: Iterable[Any], loaded: Loaded, upstream: demo.Upstream | None) -> Traffic:
@@ -64,7 +66,7 @@ def begin(doors: Iterable[Any], loaded: Loaded, upstream: demo.Upstream | None) 
         elif door.kind == "jobs" and demo.shows_jobs(loaded):
             traffic.at_jobs(door.jobs)
         elif door.kind == "streams" and loaded.settings.streams is None:
-            traffic.at_stream(door.app.broker, {"orders": 30.0, "audit": 60.0})
+            traffic.at_stream(door.app.broker, RECORDS)
     return traffic
 
 

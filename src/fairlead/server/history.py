@@ -32,7 +32,7 @@ class Moment(NamedTuple):
     seq: int
     t: float
     snapshot: bytes  # JSON, compressed
-    decisions: bytes  # JSON; empty: none
+    decisions: bytes  # JSON; empty: none, or nobody can be sent them any more
 
 
 class Follower:
@@ -81,6 +81,10 @@ class History:
         packed = zlib.compress(written(snapshot), 1)
         told = written(decisions) if decisions else b""
         self._moments.append(Moment(self._seq, snapshot["t"], packed, told))
+        # Decisions are many: only those of moments that a reader may still be sent are kept.
+        if len(self._moments) > MOST_BEHIND:
+            late = self._moments[-1 - MOST_BEHIND]
+            self._moments[-1 - MOST_BEHIND] = late._replace(decisions=b"")
         self._wake()
 
     def _wake(self) -> None:

@@ -8,26 +8,39 @@ from fairlead.sim.result import Arrival, Result, Row
 
 if TYPE_CHECKING:
     from fairlead.sim.building import PolicySpec, read_policy
+    from fairlead.sim.figures import Summary, summarise
+    from fairlead.sim.report import Contender, make_report
+    from fairlead.sim.report_page import report_html
     from fairlead.sim.run import simulate
     from fairlead.sim.scenario import Scenario, read_scenario
 
 __all__ = [
     "Arrival",
+    "Contender",
     "PolicySpec",
     "Result",
     "Row",
     "Scenario",
+    "Summary",
+    "make_report",
     "read_policy",
     "read_scenario",
+    "report_html",
     "simulate",
+    "summarise",
 ]
 
 _HOMES = {
+    "Contender": "report",
     "PolicySpec": "building",
     "Scenario": "scenario",
+    "Summary": "figures",
+    "make_report": "report",
     "read_policy": "building",
     "read_scenario": "scenario",
+    "report_html": "report_page",
     "simulate": "run",
+    "summarise": "figures",
 }
 
 

@@ -33,8 +33,8 @@ WIDE = '<figure class="wide" tabindex="0">'
 MANY = 8  # groups, above which their tables are folded away
 
 
-def page(document: Document) -> str:
-    """Write the page."""
+def report_html(document: Document) -> str:
+    """Write a report as one page of HTML that needs nothing else."""
     title = document["scenario"]["name"]
     names = plots.names_of(document)
     parts = [

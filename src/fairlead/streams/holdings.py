@@ -36,13 +36,13 @@ class Holding:
         "_aside",
         "_by_key",
         "_consumer",
+        "_end",
         "_exclusive",
         "_make",
         "_making",
         "_sharing",
         "_together",
         "committed",
-        "end",
         "end_at",
         "eof",
         "full",
@@ -51,6 +51,7 @@ class Holding:
         "lost",
         "partition",
         "paused",
+        "read",
         "size",
         "start",
         "topic",
@@ -73,7 +74,8 @@ class Holding:
         self.size = 0  # bytes of one of its records, about
         self.committed: int | None = None  # as far as this holding has committed
         self.start: int | None = None  # where it began to read
-        self.end: int | None = None  # of the partition, when the broker last said so
+        self.read = 0  # the offset after the last record that was read
+        self._end: int | None = None  # of the partition, when the broker last said so
         self.end_at = -inf  # when that was
         # Without retries a record has one try; shared with others, it would not be known who failed it.
         once = topic.dead_letter is not None and not topic.max_retries
@@ -121,16 +123,23 @@ class Holding:
 
     def note_end(self, end: int, at: float | None) -> None:
         """Remember where the partition ends; `at` is None if that may have been true long ago."""
-        if self.end is None or end > self.end or at is not None:
-            self.end = end
+        if self._end is None or end > self._end or at is not None:
+            self._end = end
             self.end_at = self.end_at if at is None else at
+
+    @property
+    def end(self) -> int | None:
+        """Where the partition ends, as far as is known: what was read or done since the broker said so counts too."""
+        return (
+            None if self._end is None else max(self._end, self.read, self.partition.position or 0)
+        )
 
     @property
     def lag(self) -> int | None:
         """How many offsets before the end nothing is done yet, as far as is known."""
-        done = self.partition.position
+        end, done = self.end, self.partition.position
         done = self.start if done is None else done
-        return None if done is None or self.end is None else max(0, self.end - done)
+        return None if done is None or end is None else max(0, end - done)
 
     # Turns: called by the queue, under its lock
 

@@ -147,6 +147,7 @@ class Intake:
                     holding.start = event.first
                 holding.had_records = True
                 holding.eof = False
+                holding.read = event.next_offset
                 holding.partition.deliver(event)
                 self._counts.topics[holding.topic.name].records += len(event)
                 self._flow.delivered(holding, event)

@@ -31,7 +31,10 @@ AT_ONCE = 200  # partitions that are asked for in one look
 
 
 class PartitionLag(NamedTuple):
-    """One partition, as the broker knows it; without a commit, `lag` counts from where the group would begin."""
+    """One partition, as the broker knows it.
+
+    Without a commit, or with one beyond the end, `lag` counts from where the group would begin.
+    """
 
     topic: str
     partition: int
@@ -57,11 +60,21 @@ def ask_lag(app: StreamApp) -> tuple[list[PartitionLag], list[str]]:
         for tp in tps:
             begin, end = client.watermarks(tp)
             at = committed.get(tp)
-            done = (end if latest else begin) if at is None else max(at, begin)
+            done = done_of(at, begin, end, latest=latest)
             found.append(PartitionLag(*tp, at, end, max(0, end - done)))
         return found, missing
     finally:
         client.close()
+
+
+def done_of(committed: int | None, begin: int, end: int, *, latest: bool) -> int:
+    """Tell before which offset a group has nothing to do.
+
+    Commits are asked for before ends, so one beyond the end is of a topic that was made anew: it is void.
+    """
+    if committed is None or committed > end:
+        return end if latest else begin
+    return max(committed, begin)
 
 
 def begins_latest(kafka: Mapping[str, object]) -> bool:
@@ -127,5 +140,4 @@ class LagWatch:
             begin, end = client.watermarks(one.tp)
             one.note_end(end, time.monotonic())
             if one in starts and one.start is None:
-                at = committed.get(one.tp)
-                one.start = (end if self._latest else begin) if at is None else max(at, begin)
+                one.start = done_of(committed.get(one.tp), begin, end, latest=self._latest)

@@ -52,7 +52,7 @@ class PartitionFigures:
     running: int
     paused: bool
     end: int | None
-    """Where the partition ended when the broker last said so."""
+    """Where the partition ends: as the broker last said, or what was read since; never below `position`."""
     lag: int | None
     """How many offsets before `end` nothing is done yet; None while nobody knows."""
 

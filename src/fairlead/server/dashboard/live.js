@@ -70,7 +70,6 @@ function take(event) {
     addSnapshot(read);
   } else if (event.type === "decision") {
     addDecisions(read.items ?? []);
-    state.decisionsDropped += read.dropped ?? 0;
   } else {
     return;
   }
@@ -89,6 +88,7 @@ async function greet() {
     const [history, decisions] = await Promise.all([api("history?minutes=15"), api("decisions?limit=200")]);
     for (const snapshot of history.snapshots ?? []) addSnapshot(snapshot);
     state.decisions = [];
+    state.decisionsMissed = 0;
     addDecisions([...(decisions.items ?? [])].reverse());
     const last = latest();
     if (last) lastId = String(last.seq);

@@ -8,7 +8,7 @@ export const state = {
   /** @type {any} */ overview: null,
   /** @type {any[]} oldest first */ snapshots: [],
   /** @type {any[]} newest first, numbered by the server */ decisions: [],
-  decisionsDropped: 0,
+  /** of those since the first one known, how many the page was never sent */ decisionsMissed: 0,
   /** @type {"connecting"|"live"|"lost"} */ connection: "connecting",
   /** @type {number|null} ms of the page's clock */ retryAt: null,
   needToken: false,
@@ -65,6 +65,8 @@ export function addSnapshot(snapshot) {
 export function addDecisions(items) {
   const newest = state.decisions[0]?.number ?? 0;
   const fresh = items.filter((item) => item.number > newest).reverse();
+  // Numbers count every decision, so what is missing between them was not sent, for whatever reason.
+  if (newest && fresh.length) state.decisionsMissed += fresh[0].number - newest - fresh.length;
   state.decisions = [...fresh, ...state.decisions].slice(0, KEPT_DECISIONS);
 }
 

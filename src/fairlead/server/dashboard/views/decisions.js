@@ -31,7 +31,7 @@ export function Decisions() {
       <button type="button" class=${held ? "button primary" : "button"} aria-pressed=${held ? "true" : "false"} onClick=${() => setHeld(held ? null : state.decisions)}>${held ? "Go on" : "Pause"}</button>
     </div>
     <${Card} title="Decisions" flush note=${html`${held ? `paused; ${plural(newer, "newer decision")}` : `${plural(rows.length, "decision")} of the last ${count(source.length)}`}${
-      state.decisionsDropped > 0 ? `; ${count(state.decisionsDropped)} more were too many to send` : ""}`}>
+      state.decisionsMissed > 0 ? `; ${count(state.decisionsMissed)} others were not sent: too many at once, or the page was away` : ""}`}>
       <${Table} class="feed" caption="Decisions, newest first" rows=${rows.slice(0, NARROW.matches ? 30 : 100)} rowKey=${(/** @type {any} */ row) => row.number}
         empty=${html`<${Empty} title=${source.length ? "No decision matches." : "No decision yet."}>${source.length ? "Change the filter above." : "They appear as soon as something arrives at a gate."}</${Empty}>`} columns=${[
           { label: "Time", class: "mono nowrap", cell: (row) => clock(row.t, true) },
