@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.sim.figures import summarise
 from fairlead.sim.report import Contender, make_report
-from fairlead.sim.report_page import MANY, page
+from fairlead.sim.report_page import MANY, report_html
 from tests.sim.handmade import run
 
 CLASSES = ["interactive", "default", "bulk"]
@@ -98,7 +98,7 @@ def sections_of(text: str) -> dict[str, Section]:
 
 @pytest.fixture(scope="module")
 def text():
-    return page(
+    return report_html(
         make_report(
             "overload",
             "seconds: 120\n",
@@ -246,7 +246,9 @@ def test_one_policy_has_no_differences_and_one_tenant_no_section():
     result = run("only", 1, seconds=30)
     for row in result.tickets:
         row.tenant = row.workload = "everybody"
-    found = sections_of(page(make_report("s", "", [Contender("only", "", [summarise(result)])])))
+    found = sections_of(
+        report_html(make_report("s", "", [Contender("only", "", [summarise(result)])]))
+    )
     assert not {"differences", "tenants", "workloads"} & set(found)
     assert {"glance", "waits", "time", "outcomes", "shares", "method", "inputs"} <= set(found)
 
@@ -256,7 +258,9 @@ def test_many_tenants_are_folded_away_and_all_there():
     names = [f"t{number:02}" for number in range(MANY + 1)]
     for number, row in enumerate(result.tickets):
         row.tenant = names[number % len(names)]
-    found = sections_of(page(make_report("s", "", [Contender("only", "", [summarise(result)])])))
+    found = sections_of(
+        report_html(make_report("s", "", [Contender("only", "", [summarise(result)])]))
+    )
     assert found["tenants"].folded == [f"All {len(names)}", "All figures by tenant"]
     for table in found["tenants"].tables.values():
         assert sorted(table.groups) == names

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from fairlead.jobs.stores.base import Store
 
 PAGE = 5_000  # ready jobs read at once
-THAWED = 1_000  # frozen objects that may thaw: Python 3.12 has a few hundred of its own; more are somebody's who wants them so
+# Frozen objects that may thaw: Python 3.12 has a few hundred of its own; more are somebody's who wants them so.
+THAWED = 1_000
 
 
 async def ready_pages(store: Store) -> AsyncGenerator[list[ReadyJob], None]:
