@@ -22,7 +22,6 @@ from fairlead.server.loading import load_mapping
 from fairlead.server.service import Server
 from fairlead.server.snapshots import snapshot_of, waiting_document
 from fairlead.streams import Consumer, StreamScheduler
-from fairlead.streams.schedulers import FairByTopic
 from tests.gateway.rig import until
 from tests.server.rig import (
     GATEWAY,
@@ -200,19 +199,12 @@ class Shop:
             go.wait(LONGEST)
             inside.leave()
 
-        self.consumer = Orders
         self.app.topic("orders", Orders, batch_size=1)
         self.jobs.task(small)
         self.jobs.task(executor="threads")(large)
         self.module = ModuleType(name)
         self.module.app, self.module.jobs = self.app, self.jobs  # type: ignore[attr-defined]
         sys.modules[name] = self.module
-
-    def schedule_by(self, scheduler: type[StreamScheduler]) -> None:
-        """Have another app, with a scheduler of the user's own."""
-        self.app = app_on(self.broker, concurrency=3, scheduler=scheduler)
-        self.app.topic("orders", self.consumer, batch_size=1)
-        self.module.app = self.app  # type: ignore[attr-defined]
 
     def sections(self) -> dict[str, Any]:
         name = self.module.__name__
@@ -237,13 +229,8 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     made.go.set()
 
 
-@pytest.mark.parametrize("scheduler", [None, FairByTopic])
-def test_a_gateway_jobs_and_streams_never_hold_more_than_a_pool_has(
-    tmp_path: Path, shop: Shop, scheduler: type[StreamScheduler] | None
-):
+def test_a_gateway_jobs_and_streams_never_hold_more_than_a_pool_has(tmp_path: Path, shop: Shop):
     """A storm at three doors, on one loop and in threads; who is inside counts, not what a gate believes."""
-    if scheduler is not None:
-        shop.schedule_by(scheduler)
 
     async def test() -> None:
         backend = Backend(shop.inside)
@@ -318,36 +305,16 @@ def test_a_job_and_a_batch_wait_for_a_slot_of_the_pool_and_it_is_said(tmp_path: 
     run(test)
 
 
-def test_batches_that_a_scheduler_of_the_users_own_pushes_share_too(tmp_path: Path, shop: Shop):
-    flows = {"http": HERE, "control_points": {"checkout": POINT}}
-    pools = {"gpu": {"slots": 1, "doors": {"flows/checkout": 1, "streams/workers": 1}}}
-    shop.schedule_by(FairByTopic)
+def test_a_scheduler_of_the_users_own_cannot_share(tmp_path: Path, shop: Shop):
+    class Own(StreamScheduler):
+        def on_schedule_consumption(self, jobs: Any) -> None: ...
 
-    async def test() -> None:
-        settings = configured(tmp_path, pools=pools, flows=flows, **shop.sections())
-        server = Server(load_mapping(settings | {"gateway": None}))
-        doors: dict[str, Any] = {door.name: door for door in server.doors}
-        gate = doors["pool/gpu"].pool.gate
-        await server.doors[0].start()
-        flow = await doors["flows"].server.flows.start_flow("checkout")  # before the app begins
-        async with server:
-            await until(lambda: gate.waiting == 1)
-            shown = {one["id"]: one for one in snapshot_of(server.doors, 1)["gates"]}
-            (orders,) = shown["streams/workers"]["classes"]
-            assert (orders["name"], orders["running"]) == ("orders", 0)
-            (item, *_) = waiting_document(server.view("streams/workers"), 1)["items"]
-            assert "one of the 1 slots of gpu" in item["why"]
-            with pytest.raises(ConfigError, match="FairByTopic, the app's own scheduler, says who"):
-                doors["pool/gpu"].policy("pool/gpu")
-            assert shop.inside.came == {}
-            shop.go.set()
-            flow.end()
-            await asyncio.to_thread(wait_committed, shop.broker, 24)
-            assert shop.inside.most == 1
-        assert not gate.active
-        assert not gate.waiting
-
-    run(test)
+    shop.module.app = app_on(shop.broker, scheduler=Own)  # type: ignore[attr-defined]
+    loaded = load_mapping(
+        configured(tmp_path, pools={"gpu": {"slots": 2, "doors": DOORS}}, **shop.sections())
+    )
+    with pytest.raises(ConfigError, match="Own, the app's own scheduler, has no gate"):
+        Server(loaded)
 
 
 def test_an_app_that_joins_the_gate_of_another_door_cannot_share(tmp_path: Path, shop: Shop):

@@ -41,17 +41,12 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 class ThreadGate:
     """A gate any thread may use; `clock` tells the time in seconds."""
 
-    def __init__(
-        self,
-        gate: Gate,
-        clock: Callable[[], float] = time.monotonic,
-        lock: threading.RLock | None = None,
-    ) -> None:
+    def __init__(self, gate: Gate, clock: Callable[[], float] = time.monotonic) -> None:
         self.gate = gate
         self.now = clock
         self.guests = 0  # doors that have joined, beside the one that made it
         gate.capacity.thread_gate = self
-        self.lock = threading.RLock() if lock is None else lock
+        self.lock = threading.RLock()
         # For warning of self-deadlock: how often each thread holds room, and those that wait for more.
         self.owners: dict[object, int] = {}
         self.blocked: set[object] = set()

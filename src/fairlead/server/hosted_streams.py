@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fairlead.core import Ticket
     from fairlead.observe.passed import Passed
     from fairlead.observe.watched import Feed
-    from fairlead.runtime import ThreadGate
     from fairlead.server.hosted_pool import HostedPool
     from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
@@ -58,6 +57,11 @@ class HostedStreams:
         watched = feed.gate(WORKERS, class_of)
         feed.channel(WORKERS).more_of = held_by
         shared = borrowing(pools, self, WORKERS, watched)
+        if shared is not None and app.settings.scheduler is not None:
+            own = app.settings.scheduler.__name__
+            raise ConfigError(
+                f"{WORKERS} cannot be in a pool: {own}, the app's own scheduler, has no gate"
+            )
         joins = app.settings.capacity is not None and app.settings.capacity.gated
         if shared is not None and joins:
             raise ConfigError(
@@ -66,7 +70,6 @@ class HostedStreams:
             )
         if not joins:
             app.make_gate = shared or watched
-            app.shares = shared
 
     async def start(self) -> None:
         """Begin to consume."""
@@ -97,11 +100,12 @@ class HostedStreams:
         return []
 
     def views(self) -> list[View]:
-        """The gate of the built-in scheduler; one of the user's own has none, unless it is in a pool."""
-        gate = self._gate()
+        """The gate of the built-in scheduler; a scheduler of the user's own has none."""
+        scheduler = self._scheduler()
         channel = self._feed.channels.get(WORKERS)
-        if gate is None or channel is None or channel.gate is None:
+        if scheduler is None or channel is None or channel.gate is None:
             return []
+        gate = scheduler.gate
 
         most = self.app.settings.concurrency
         slots: Any = gate.gate.capacity.part("workers")  # none where the room is shared with others
@@ -132,26 +136,19 @@ class HostedStreams:
             )
         ]
 
-    def _gate(self) -> ThreadGate | None:
+    def _scheduler(self) -> GateScheduler | None:
         if self.state != "running" or self.app.state != "running":
             return None
-        scheduler, turns = self.app.runtime.calls.scheduler, self.app.runtime.queue.turns
-        if isinstance(scheduler, GateScheduler):
-            return scheduler.gate
-        return None if turns is None else turns.gate
+        found = self.app.runtime.calls.scheduler
+        return found if isinstance(found, GateScheduler) else None
 
     def policy(self, gate: str) -> dict[str, Any] | None:
         """The topics, over the workers there are now; their partitions are those held here."""
-        found = self._gate()
-        if found is None:
+        scheduler = self._scheduler()
+        if scheduler is None:
             return None
-        if self.app.settings.scheduler is not None:
-            own = self.app.settings.scheduler.__name__
-            raise ConfigError(
-                f"{own}, the app's own scheduler, says who is next: nobody can ask it"
-            )
-        slots: Any = found.gate.capacity.part("workers")
-        if slots is None or not isinstance(found.gate.policy, TopicOrder):
+        slots: Any = scheduler.gate.gate.capacity.part("workers")
+        if slots is None or not isinstance(scheduler.gate.gate.policy, TopicOrder):
             raise ConfigError("the simulator knows neither the policy nor the capacity of this app")
         topics = {}
         for topic in self.app.topics.values():

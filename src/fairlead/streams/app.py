@@ -80,7 +80,6 @@ class StreamApp:
         self.topics: dict[str, Topic] = {}
         self.broker: Broker = self._kafka() if broker is None else broker
         self.make_gate: MakeGate = Gate  # of the built-in scheduler; another one watches it
-        self.shares: MakeGate | None = None  # what batches need beside, if another scheduler pushes
         self._runtime: Runtime | None = None
         # Not an Event: a signal handler runs in the midst of whatever the main thread does, also of waiting for one.
         self._asked: SimpleQueue[None] = SimpleQueue()
@@ -136,7 +135,7 @@ class StreamApp:
                     "the app has no topic; add one with app.topic(name, ConsumerClass)"
                 )
             self._runtime = Runtime(
-                self.settings, list(self.topics.values()), self.broker, self.make_gate, self.shares
+                self.settings, list(self.topics.values()), self.broker, self.make_gate
             )
             self._runtime.start()
         return self

@@ -82,10 +82,6 @@ def _stands(runtime: Runtime, job: Job, now: float) -> str:
 
 
 def _queued(runtime: Runtime, job: Job) -> str:
-    turns = runtime.queue.turns
-    short = None if turns is None else turns.explain(job, time.monotonic())
-    if short is not None:
-        return f"is queued, and {short}."
     before = runtime.queue.before(job)
     if before is None:
         return f"is queued, and waits for another job of {job.holding.tp} to end."

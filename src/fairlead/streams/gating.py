@@ -11,7 +11,7 @@ A batch cannot be dropped.  If a policy or a capacity refuses one for good, it i
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fairlead.capacities import Both, Slots
 from fairlead.core import Change, Gate, Outcome, State, Ticket
@@ -35,18 +35,12 @@ WAITING, RUNNING = State.WAITING, State.RUNNING
 MEMORY = 0.2  # how much the latest batch weighs in a topic's seconds per message
 
 
-class Decider(Protocol):
-    """Who carries out what a gate decides about batches."""
-
-    def decided(self, ticket: BatchTicket) -> None: ...
-
-
 class BatchTicket(Ticket):
     """The ticket of a batch."""
 
     __slots__ = ("partition", "scheduler", "topic")
 
-    def __init__(self, job: Job, scheduler: Decider, estimate: float | None) -> None:
+    def __init__(self, job: Job, scheduler: GateScheduler, estimate: float | None) -> None:
         super().__init__(
             (job.topic, job.partition),
             job.priority,

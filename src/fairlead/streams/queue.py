@@ -9,8 +9,6 @@ reset, takes jobs out.  While the scheduler hangs, `overrule` does its part.
 on; starting is `start(job)`, which only hands it over.  Jobs of one partition do not run beside each other, except
 for consumption by key; one whose turn it is not stands aside until the partition is free.
 
-Where slots are shared with other doors (`turns`), a batch that is queued needs one before it runs.
-
 Every method may be called by any thread.  Nothing here calls user code or waits.
 """
 
@@ -22,14 +20,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from fairlead.config import shown
-from fairlead.core import Outcome
 from fairlead.errors import StreamMisuse
 from fairlead.streams.jobs import Job, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
-    from fairlead.streams.turns import Turns
 
 FAREWELLS = (Kind.REVOCATION, Kind.SHUTDOWN)
 HOUSEKEEPING = (*FAREWELLS, Kind.IDLE)  # what still starts while the app stops
@@ -59,8 +54,7 @@ class JobsQueue:
         self.handed_back = 0
         self._start = start
         self._freed = freed  # told of a group that is no longer blocked
-        self.turns: Turns | None = None  # what a batch needs beside a worker
-        self.mutex = self._lock = threading.RLock()
+        self._lock = threading.RLock()
         self._idle = threading.Condition(self._lock)
         self._books: dict[str, dict[Job, None]] = {}
         self._blocking: dict[str, int] = {}
@@ -134,12 +128,9 @@ class JobsQueue:
         with self._lock:
             return {
                 "busy": len(self._running),
-                "enqueued": len(self._ready) + self._aside + self._short(),
+                "enqueued": len(self._ready) + self._aside,
                 "waiting": self._waiting,
             }
-
-    def _short(self) -> int:
-        return 0 if self.turns is None else len(self.turns.waiting())
 
     def _heeded(self, job: Any, deed: str) -> bool:
         """Refuse what is no open job; say whether the scheduler may still decide about it."""
@@ -217,8 +208,6 @@ class JobsQueue:
             if aside:
                 self._aside -= len(aside)
                 self._ready.extendleft(reversed(aside))
-            if self.turns is not None:
-                self.turns.leave(job)
             started = self._fill()
             if not self._running:
                 self._idle.notify_all()
@@ -240,13 +229,11 @@ class JobsQueue:
 
     def _fill(self) -> list[Job]:
         started: list[Job] = []
-        ready, running, turns = self._ready, self._running, self.turns
+        ready, running = self._ready, self._running
         while ready and len(running) < self.concurrency:
             job = ready.popleft()
             if self.stopping and job.kind not in HOUSEKEEPING:
                 self._hand_back(job)
-            elif turns is not None and not turns.taken(job):
-                continue  # it comes back
             elif job.holding.enter(job):
                 job.started_at = self.clock()
                 running[job] = None
@@ -255,18 +242,10 @@ class JobsQueue:
                 self._aside += 1
         return started
 
-    def may_run(self, job: Job) -> None:
-        """A batch that was short of a slot has one; the lock is held."""
-        self._ready.appendleft(job)
-        for other in self._fill():
-            self._start(other)
-
     def _hand_back(self, job: Job) -> None:
         job.handed_back = job.ended = job.finished = True
         self.handed_back += 1
         self._strike(job)
-        if self.turns is not None:
-            self.turns.leave(job, Outcome.LOST)
 
     def blocked(self, group_id: str) -> bool:
         """Say whether blocking work of a group waits, is queued or runs."""
@@ -294,8 +273,6 @@ class JobsQueue:
             self._ready = deque(job for job in self._ready if job not in dropped)
             for job in cleared:
                 self._aside -= job.holding.drop(job)
-                if self.turns is not None:
-                    self.turns.leave(job, Outcome.LOST)
             started = self._fill()
         for job in started:
             self._start(job)
@@ -310,9 +287,6 @@ class JobsQueue:
                 if job.kind in HOUSEKEEPING:
                     self._ready.append(job)
                 else:
-                    self._hand_back(job)
-            if self.turns is not None:
-                for job in self.turns.waiting():
                     self._hand_back(job)
 
     def drain(self, timeout: float) -> bool:

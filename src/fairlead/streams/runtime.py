@@ -19,7 +19,6 @@ from fairlead.streams.jobs import CONSUMPTION, Job
 from fairlead.streams.listener import Listener
 from fairlead.streams.queue import JobsQueue
 from fairlead.streams.scheduler import lacking
-from fairlead.streams.turns import Turns
 from fairlead.streams.workers import Workers
 
 if TYPE_CHECKING:
@@ -51,7 +50,6 @@ class Runtime:
         topics: Sequence[Topic],
         broker: Broker,
         make_gate: MakeGate = Gate,
-        shares: MakeGate | None = None,
     ) -> None:
         self._make_gate = make_gate
         self.settings = settings
@@ -73,8 +71,6 @@ class Runtime:
             freed=self._freed,
             assignments=self.assignments,
         )
-        if shares is not None and settings.scheduler is not None:
-            self.queue.turns = Turns(self.queue, shares)
         self.calls = SchedulerCalls(
             self._make_scheduler(), self.queue, self.reset, settings.scheduler_patience
         )
@@ -254,8 +250,6 @@ class Runtime:
         self.workers.stop(max(0.0, by - time.monotonic()))
         if isinstance(self.calls.scheduler, GateScheduler):
             self.calls.scheduler.close()
-        if self.queue.turns is not None:
-            self.queue.turns.close()
         if self._outbox is not None:
             try:
                 self._outbox.close()

@@ -10,9 +10,7 @@ from typing import Any, Protocol
 
 import psycopg
 
-from tests.jobs.chaos.checker import ENDED, Change, Counted, Database, Job
-
-OPEN = f"state NOT IN ({', '.join(repr(state) for state in sorted(ENDED))})"
+from tests.jobs.chaos.checker import Change, Counted, Database, Job
 
 
 class Audit(Protocol):
@@ -24,9 +22,6 @@ class Audit(Protocol):
 
     def open_runs(self) -> int:
         """How many runs have not ended."""
-
-    def open_jobs(self) -> int:
-        """How many jobs have not ended."""
 
     def leader(self) -> int | None:
         """The process that leads, or led last."""
@@ -77,9 +72,6 @@ class PostgresAudit:
 
     def open_runs(self) -> int:
         return int(self._ask("SELECT count(*) FROM fairlead.dags WHERE completed_on IS NULL")[0][0])
-
-    def open_jobs(self) -> int:
-        return int(self._ask(f"SELECT count(*) FROM fairlead.jobs WHERE {OPEN}")[0][0])
 
     def leader(self) -> int | None:
         rows = self._ask("SELECT process FROM fairlead.leader")
@@ -137,9 +129,6 @@ class SqliteAudit:
 
     def open_runs(self) -> int:
         return int(self._ask("SELECT count(*) FROM dags WHERE completed_on IS NULL")[0][0])
-
-    def open_jobs(self) -> int:
-        return int(self._ask(f"SELECT count(*) FROM jobs WHERE {OPEN}")[0][0])
 
     def leader(self) -> int | None:
         rows = self._ask("SELECT process FROM leader")

@@ -14,13 +14,13 @@ from typing import Any
 from tests.jobs.chaos.audit import Audit, PostgresAudit, SqliteAudit
 from tests.jobs.chaos.checker import Rescue, check, inside, rescues
 from tests.jobs.chaos.graphs import KINDS
-from tests.jobs.chaos.ledger import FROZEN, KILLED, NOTE, START, Ledger, Line, Tail, read
+from tests.jobs.chaos.ledger import FROZEN, KILLED, NOTE, Ledger, Line, Tail, read
 from tests.jobs.chaos.nursery import Child, Nursery
 
 LEASE, SWEEP, POLL = 0.6, 0.2, 0.1
 SLACK = 1.0
 SLOTS = 4
-PATIENCE = 60.0  # seconds in which something must end once nobody is killed any more
+PATIENCE = 60.0  # seconds for everything to end once nobody is killed any more
 ROLES = {"submitter": 1, "scheduler": 2, "worker": 2}
 
 
@@ -116,11 +116,7 @@ class Storm:
     # The storm and the calm
 
     def rage(self, kills: int, least: float, most: float) -> None:
-        """Kill at random, so many times, half of them aimed at those who work; a victim is replaced at once.
-
-        The first falls when the first body runs: however slow the machine, there is something to kill.
-        """
-        self.wait(self._begun, PATIENCE, "a first start")
+        """Kill at random, so many times, half of them aimed at those who work; a victim is replaced at once."""
         for _ in range(kills):
             time.sleep(self.random.uniform(least, most))
             self.watch()
@@ -128,9 +124,6 @@ class Storm:
             child = child or self.random.choice(list(self.nursery.children.values()))
             self.kill(child)
             self.start(child.role)
-
-    def _begun(self) -> bool:
-        return any(line.what == START for line in self.lines)
 
     def busy(self, patience: float) -> Child | None:
         """A process in which bodies run; None if there is none for so long."""
@@ -144,11 +137,7 @@ class Storm:
         return None
 
     def calm(self, stop: bool = True) -> None:
-        """Let what was begun come to its end, then let everybody go; `stop` what has no end of its own.
-
-        A slow machine takes its time.  Stuck is what does not move: if no job ends, for as long as one ever takes.
-        """
-        moving = self.audit.open_jobs
+        """Let what was begun come to its end, then let everybody go; `stop` what has no end of its own."""
         if stop:
             self.stop.touch()
         for submitter in self.of("submitter"):
@@ -156,9 +145,8 @@ class Storm:
                 lambda one=submitter: self.nursery.gone(one) is not None,  # type: ignore[misc]
                 PATIENCE,
                 "the submitter",
-                moving,
             )
-        self.wait(lambda: not self.audit.open_runs(), PATIENCE, "open runs", moving)
+        self.wait(lambda: not self.audit.open_runs(), PATIENCE, "open runs")
         self.leave()
 
     def leave(self) -> None:
@@ -170,22 +158,10 @@ class Storm:
             code = self.nursery.bury(child)
             assert code == 0, f"{child.role} left with {code}:\n{child.log.read_text()[-3000:]}"
 
-    def wait(
-        self,
-        condition: Callable[[], bool],
-        patience: float,
-        what: str,
-        moving: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Wait for something, so long at most after what is `moving` has last changed."""
-        seen = moving()
+    def wait(self, condition: Callable[[], bool], patience: float, what: str) -> None:
         until = time.monotonic() + patience
         while not condition():
             if time.monotonic() > until:
-                before, seen = seen, moving()
-                if seen != before:
-                    until = time.monotonic() + patience
-                    continue
                 raise AssertionError(f"stuck: {what}, after {patience:g} s; {self.story()}")
             time.sleep(0.05)
 

@@ -2,15 +2,13 @@
 
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.jobs.chaos import storm
 from tests.jobs.chaos.graphs import made
-from tests.jobs.chaos.ledger import KILLED, NOTE, START, Ledger, read
+from tests.jobs.chaos.ledger import NOTE, Ledger, read
 from tests.jobs.chaos.nursery import Nursery
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="storms need fork")
@@ -111,52 +109,3 @@ def test_a_dag_is_made_from_its_key_alone():
     failing = [made(f"k{number}", 200, ("near",), 20) for number in range(40)]
     assert 2 < sum("failed" in dag.ends.values() for dag in failing) < 25
     assert any("skipped" in dag.ends.values() for dag in failing)
-
-
-class Quiet:
-    """An audit of nothing."""
-
-    def __init__(self) -> None:
-        self.jobs = 0
-
-    def open_jobs(self) -> int:
-        return self.jobs
-
-
-@pytest.fixture
-def rehearsed(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        storm, "Nursery", lambda folder: Nursery(folder, "tests.jobs.chaos.rehearsal")
-    )
-    one = storm.Storm(tmp_path, "nowhere", Quiet())  # type: ignore[arg-type]
-    yield one
-    one.close()
-
-
-def test_nobody_is_killed_before_there_is_something_to_kill(rehearsed):
-    """On a slow machine the submitter could die until the storm was over, and nothing had ever been submitted."""
-    rehearsed.start("sleeps")
-    raging = threading.Thread(target=rehearsed.rage, args=(1, 0.0, 0.0))
-    raging.start()
-    raging.join(0.5)
-    assert not rehearsed.kills
-    rehearsed.ledger.write(START, run="run-1", node="a", executor="near")
-    raging.join(20)
-    assert sum(rehearsed.kills.values()) == 1
-    assert [line.what for line in rehearsed.lines if line.what in (START, KILLED)] == [
-        START,
-        KILLED,
-    ]
-
-
-def test_what_still_moves_is_not_stuck(rehearsed):
-    audit = rehearsed.audit
-    looks = iter(range(100))
-
-    def ended() -> bool:
-        audit.jobs = -next(looks)
-        return bool(audit.jobs == -12)
-
-    rehearsed.wait(ended, 0.1, "open runs", audit.open_jobs)
-    with pytest.raises(AssertionError, match="stuck: open runs"):
-        rehearsed.wait(lambda: False, 0.1, "open runs", audit.open_jobs)
