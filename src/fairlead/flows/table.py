@@ -34,10 +34,7 @@ class FlowTable:
         self._most, self._most_unlimited = most, most_unlimited
         self._ids: list[str] = []  # to give away
         self._flows: dict[str, Flow] = {}
-        # Every flow of `_flows` once, and some that have gone; and beside it their ids, for to find a flow by its id
-        # is to reach into memory that nothing else needs now.
-        self._turns: deque[Flow] = deque()
-        self._turns_ids: deque[str] = deque()
+        self._turns: deque[str] = deque()  # every id of `_flows` once, and ids that have gone
         self._unlimited: dict[str, Flow] = {}  # at control points nothing is said of
         self.dropped = 0  # flows that will not be found though they may run
 
@@ -56,8 +53,7 @@ class FlowTable:
             return key
         self._sweep()
         self._flows[key] = flow
-        self._turns.append(flow)
-        self._turns_ids.append(key)
+        self._turns.append(key)
         if len(self._flows) > self._most:  # its tokens come back when the gate loses patience
             del self._flows[next(iter(self._flows))]
             self.dropped += 1
@@ -72,16 +68,17 @@ class FlowTable:
         return self._flows.pop(key, None) or self._unlimited.pop(key, None)
 
     def _sweep(self) -> None:
-        turns, ids = self._turns, self._turns_ids
+        flows, turns = self._flows, self._turns
         for _ in LOOKS:
             if not turns:
                 return
-            if turns[0].state is RUNNING:
-                turns.rotate(-1)
-                ids.rotate(-1)
-            else:  # its client has ended it, or the gate
+            flow = flows.get(turns[0])
+            if flow is None:
                 turns.popleft()
-                self._flows.pop(ids.popleft(), None)
+            elif flow.state is RUNNING:
+                turns.rotate(-1)
+            else:
+                del flows[turns.popleft()]  # the gate has ended it
 
 
 def _ids() -> list[str]:
