@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fairlead import ConfigError, Misuse
+from fairlead.core import Gate
 from fairlead.errors import QueueFull, WaitedTooLong
 from fairlead.flows.blocking import BlockingFlow, SyncFlowScheduler
 from fairlead.flows.loading import load
@@ -362,3 +363,20 @@ def test_what_the_parent_has_used_is_refused_in_a_fork_and_what_it_has_not_is_th
     with used.flow("p") as flow, unused.flow("p") as other:
         assert flow.should_run()
         assert other.should_run()
+
+
+def test_a_flow_that_ends_while_its_point_is_replaced_frees_its_slot(make, monkeypatch):
+    flows = make(concurrency=concurrency(1))
+    flow = flows.start_flow("p")
+    ending = threading.Thread(target=flow.end)
+    adopt = Gate.adopt
+
+    def interrupted(gate: Gate, tickets: Any, now: float) -> Any:
+        ending.start()
+        ending.join(0.3)  # it has ended by then, or waits for what goes on here
+        return adopt(gate, tickets, now)
+
+    monkeypatch.setattr(Gate, "adopt", interrupted)
+    flows.retune(loaded(concurrency=concurrency(1), scheduler={"fairness_label_key": "user"}))
+    ending.join(PATIENCE)
+    assert list(point_of(flows).gate.holders) == []

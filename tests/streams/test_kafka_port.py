@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -256,6 +256,82 @@ def test_no_pause_or_resume_crosses_with_the_start_of_a_partition(rig, join, eag
 
 
 @on_mock
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_start_that_was_given_outlives_a_start_that_could_not_be_found(
+    rig, join, cluster, eager, paused
+):
+    """An eager group starts all anew for the sake of one, also those that the client tells no position of."""
+    topic = rig.topic(2)
+    tps = [Tp(topic, 0), Tp(topic, 1)]
+    rig.write(topic, 0, numbers(5))
+    rig.write(topic, 1, numbers(5))
+    broker = rig.broker(eager=eager)
+    first = join(broker, topic).read(10)
+    first.client.commit(dict.fromkeys(tps, 5))
+    first.client.close()
+    first.owned.clear()
+    cluster.errors(OFFSET_FETCH, [KafkaError.NOT_COORDINATOR])
+    reader = join(broker, topic)
+    client: Any = reader.client
+    spied = client._consumer = Spied(client._consumer)
+
+    def arrive(_tps: list[Tp]) -> None:
+        reader.client.seek(tps[0], 2)
+        if paused:
+            reader.client.pause([tps[0]])
+
+    reader.on_assigned = arrive
+    rig.write(topic, 1, numbers(1))
+    read_despite_faults(reader, 1 if paused else 4)
+    reader.client.resume([tps[0]])
+    reader.read(4)
+    reader.quiet()
+    assert reader.offsets(tps[0]) == [2, 3, 4]
+    assert reader.offsets(tps[1]) == [5]
+    assert spied.crossed == []
+
+
+def test_what_came_of_others_is_handed_on_though_a_pause_cannot_be_seen_to(rig, join):
+    topic = rig.topic(2)
+    tps = [Tp(topic, 0), Tp(topic, 1)]
+    for tp in tps:
+        rig.write(topic, tp.partition, numbers(5))
+    reader = join(rig.broker(), topic)
+    reader.on_assigned = lambda _tps: reader.client.pause([tps[0]])
+    client: Any = reader.client
+    client._consumer = failing = FailsToSeek(client._consumer)
+    faults = read_despite_faults(reader, 5)
+    assert reader.offsets(tps[1]) == list(range(5))
+    assert len(faults) + len(client._due) == failing.failed == 1
+    while client._due:
+        with pytest.raises(BrokerFault, match="seeking"):
+            reader.poll()
+    reader.client.resume([tps[0]])
+    reader.read(10)
+    assert reader.offsets(tps[0]) == list(range(5))
+
+
+class FailsToSeek(Spied):
+    """Hands out the first records of two partitions together, and refuses the first seek."""
+
+    failed = 0
+
+    def consume(self, *args: Any) -> Any:
+        raws = super().consume(*args)
+        until = time.monotonic() + PATIENCE
+        while raws and self.starting and time.monotonic() < until:
+            raws += super().consume(100, 0.05)
+        return raws
+
+    def seek(self, part: Any) -> None:
+        if not self.failed:
+            self.failed += 1
+            raise KafkaException(KafkaError(KafkaError._PREV_IN_PROGRESS))
+        self.consumer.seek(part)
+
+
+@on_mock
 def test_nothing_is_read_twice_or_left_out_because_a_fetch_failed(rig, join, cluster):
     topic = rig.topic(1)
     rig.write(topic, 0, numbers(20))
@@ -362,8 +438,8 @@ def test_a_pause_among_fetched_records_loses_and_repeats_none(rig, join):
 
 @on_mock
 def test_a_broker_that_freezes_holds_nobody_up_for_long(join, monkeypatch):
-    monkeypatch.setattr("fairlead.streams.kafka.COMMITTING", 0.5)
-    monkeypatch.setattr("fairlead.streams.kafka.LEAVING", 0.5)
+    monkeypatch.setattr("fairlead.streams.kafka_client.COMMITTING", 0.5)
+    monkeypatch.setattr("fairlead.streams.kafka_client.LEAVING", 0.5)
     with MockCluster() as cluster:
         rig = KafkaRig(cluster)
         topic = rig.topic(2)
@@ -404,9 +480,9 @@ def test_a_broker_that_freezes_holds_nobody_up_for_long(join, monkeypatch):
 FROZEN = """
 import sys
 from fairlead.streams.broker import Tp
-from fairlead.streams import kafka
+from fairlead.streams import kafka, kafka_client
 from tests.streams.mock_cluster import freeze
-kafka.COMMITTING = kafka.LEAVING = 0.3
+kafka_client.COMMITTING = kafka_client.LEAVING = 0.3
 # A rebalance of the mock takes the session less a second.
 broker = kafka.KafkaBroker(sys.argv[1], kafka={"session.timeout.ms": 2000})
 client = broker.client("frozen")
@@ -416,7 +492,7 @@ while not client.assignment():
 freeze(int(sys.argv[3]))
 try:
     client.commit({Tp(sys.argv[2], 0): 1})
-except kafka.CommitRefused:
+except kafka_client.CommitRefused:
     print("refused")
 client.close()
 """

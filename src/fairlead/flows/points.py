@@ -99,7 +99,9 @@ class Points:
                     continue
                 successor = self._point(name, said)
                 self._send_on(point)  # first: it may let somebody start, who then holds tokens
-                successor.succeed(point, now)
+                # Under its lock too: who ends meanwhile belongs to it before its gate holds them.
+                with self.guard(successor):
+                    successor.succeed(point, now)
                 self.points[name] = successor
             self._retire(point)
         for name in [name for name in self.points if name not in loaded.settings.control_points]:
