@@ -20,7 +20,7 @@ API, JOBS = "gateway/default", "jobs/leader"
 
 
 class Jobs:
-    """The door of jobs, while another process leads them."""
+    """The door of jobs, while they do not run here."""
 
     def policy(self, gate: str) -> dict[str, Any] | None:
         return None
@@ -48,8 +48,8 @@ def test_where_nothing_passed_nothing_is_told():
     assert list(asyncio.run(hosted.recorded(rows))) == []
 
 
-def test_jobs_that_another_process_leads_do_not_keep_a_pool_from_being_replayed():
-    """What ran before it took over is replayed in the order of arrival."""
+def test_a_door_that_does_not_work_now_does_not_keep_a_pool_from_being_replayed():
+    """What came by it before is replayed in the order of arrival."""
     policy = lending(Feed()).policy("pool/gpu")
     assert policy is not None
     assert policy["doors"] == {}

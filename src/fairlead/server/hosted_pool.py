@@ -131,7 +131,8 @@ class HostedPool:
     def policy(self, gate: str) -> dict[str, Any] | None:
         """Slots that go to doors by weight; those that borrow order their own, in others it is told by arrival.
 
-        One that tells no order does not work here now, as jobs that another process leads: it has no slots either.
+        One that borrows and tells no order does not work here now, and has no slots: what came by it before is told by
+        arrival too.
         """
         told = {gate: door.policy(gate) for gate, door in self._borrowers.items()}
         doors = {gate: said for gate, said in told.items() if said is not None}
