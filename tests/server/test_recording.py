@@ -1,6 +1,7 @@
 """What passed a gate, recorded and replayed: jobs wait for what they need, batches are taken apart into records."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fairlead.server.hosted_streams import WORKERS, HostedStreams
 from fairlead.server.recording import job_lines
 from fairlead.server.settings import JobsSettings
 from fairlead.server.whatif import _count_from, _replayed
-from fairlead.sim import Scenario, read_policy, simulate
+from fairlead.sim import Scenario, read_policy, read_scenario, simulate
 from fairlead.sim.records import arrivals_of
 from fairlead.testing.streams import MemoryBroker
 from tests.server.rig import run
@@ -260,8 +261,10 @@ def test_records_by_key_are_replayed_beside_each_other_and_in_the_order_of_their
     assert alone.horizon == pytest.approx(12.0, abs=0.5)
     assert beside.horizon == pytest.approx(4.0, abs=0.5)
     without = [{name: line[name] for name in line if name != "keys"} for line in lines]
+    assert replayed(without, policy, concurrency=3).horizon == pytest.approx(12.0, abs=0.5)
+    nobodys = [line | {"tenant": None} for line in without]
     with pytest.raises(ConfigError, match="orders is by key, and its records do not tell theirs"):
-        replayed(without, policy)
+        replayed(nobodys, policy)
 
 
 def test_what_a_consumer_says_its_batches_cost_decides_in_a_replay_too():
@@ -297,6 +300,30 @@ def test_a_batch_that_does_not_add_up_is_refused(wrong):
     line = {"t": 0.0, "class": "orders", "tokens": 3, "service_ms": 1, "partition": 0}
     with pytest.raises(ConfigError, match=r"keys must tell|batch_cost must be"):
         arrivals_of([line | wrong])
+
+
+@pytest.mark.parametrize("keys", ["abc", ["a", "b"], {"a": 2}, {"a": "x"}])
+def test_keys_of_what_is_no_batch_are_refused(keys, tmp_path):
+    line = {"t": 0.0, "tokens": 5, "service_ms": 1, "keys": keys}
+    with pytest.raises(ConfigError, match="keys are those of a batch"):
+        arrivals_of([line])
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(json.dumps(line))
+    with pytest.raises(ConfigError, match="keys are those of a batch"):
+        read_scenario({"arrivals": [{"kind": "trace", "file": str(trace)}]})
+
+
+@pytest.mark.parametrize("keys", [{}, {"keys": {"x": 6, "y": 4}}])
+def test_what_needs_a_batch_waits_for_all_of_it(keys):
+    batch = {"t": 0.0, "id": "b", "service_ms": 10_000, "tokens": 10, "partition": 0}
+    after = {"t": 0.0, "id": "j", "service_ms": 1000, "partition": 1, "tenant": "z", "deps": ["b"]}
+    lines = [one | {"class": "orders"} for one in (batch | keys, after)]
+    topic = {"partitions": 2, "by_key": bool(keys), "batch_size": 4}
+    policy = {"preset": "streams", "concurrency": 4, "topics": {"orders": topic}}
+    tickets: list[Any] = simulate(Scenario.of(arrivals_of(lines)), read_policy(policy), 0).tickets
+    *parts, last = tickets
+    assert len(parts) == 10
+    assert last.started == max(part.ended for part in parts) > 1.0
 
 
 def test_a_batch_is_taken_apart_beside_jobs_that_wait_for_each_other():

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from fairlead.core import State, Ticket
-from fairlead.sim import Arrival
+from fairlead.sim import Arrival, Scenario, read_policy, simulate
 from fairlead.sim.streams_site import StreamGate
 from fairlead.streams import Consumer, runtime
 from fairlead.streams.jobs import CONSUMPTION, Job
@@ -248,3 +248,19 @@ def streams_agree(seed: int, concurrency: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_stream_app_gives_the_same_order(seed, concurrency):
     streams_agree(seed, concurrency)
+
+
+@pytest.mark.parametrize(
+    ("tenants", "labels", "took"),
+    [
+        (("acme", "bolt"), None, 1.0),
+        (("acme", "bolt"), {"partition": "0"}, 1.0),
+        (("acme", "acme"), {"partition": "0"}, 2.0),
+        (("acme", "bolt"), {"partition": "0", "key": "a"}, 2.0),
+    ],
+)
+def test_records_without_a_key_are_in_order_by_their_tenant(tenants, labels, took):
+    topics = {"orders": {"by_key": True, "batch_size": 1}}
+    policy = read_policy({"preset": "streams", "concurrency": 2, "topics": topics})
+    given = [Arrival(0.0, 1.0, tenant=one, workload="orders", labels=labels) for one in tenants]
+    assert simulate(Scenario.of(given), policy, 0).horizon == took

@@ -6,7 +6,6 @@ import asyncio
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from fairlead.errors import ConfigError
 from fairlead.runtime import GatePool
 from fairlead.server.hosting import View, resize_to
 from fairlead.server.recording import line_of
@@ -130,13 +129,13 @@ class HostedPool:
         return None
 
     def policy(self, gate: str) -> dict[str, Any] | None:
-        """Slots that go to doors by weight; those that borrow order their own, in others it is told by arrival."""
-        doors = {}
-        for borrower, door in self._borrowers.items():
-            said = door.policy(borrower)
-            if said is None:
-                raise ConfigError(f"the simulator knows no policy of {borrower}, which shares it")
-            doors[borrower] = said
+        """Slots that go to doors by weight; those that borrow order their own, in others it is told by arrival.
+
+        One that borrows and tells no order does not work here now, and has no slots: what came by it before is told by
+        arrival too.
+        """
+        told = {gate: door.policy(gate) for gate, door in self._borrowers.items()}
+        doors = {gate: said for gate, said in told.items() if said is not None}
         return {
             "preset": "pool",
             "capacity": {"slots": self.pool.slots.total},
@@ -146,7 +145,9 @@ class HostedPool:
 
     async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
         """A line for each ticket, with the gate it came by; what used a slot that was lent, its own door tells."""
-        since = rows[0].ended - LATER if rows else 0.0
+        if not rows:
+            return ()  # a slot goes back with each that ends: doors that borrow have nothing to tell either
+        since = rows[0].ended - LATER
         borrowed = []
         for gate, door in self._borrowers.items():
             own = await asyncio.to_thread(self._feed.rows, gate, since)

@@ -7,9 +7,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import ConfigError
+from fairlead.server.batch_keys import BatchKeys
 from fairlead.server.hosted_pool import borrowing
 from fairlead.server.hosting import View, resize_to
-from fairlead.server.recording import batch_lines, held_by
+from fairlead.server.recording import batch_lines
 from fairlead.streams.gating import GateScheduler
 from fairlead.streams.lag import LagWatch
 from fairlead.streams.ordering import TopicOrder
@@ -55,7 +56,7 @@ class HostedStreams:
         self._feed = feed
         self._lag = LagWatch(app)
         watched = feed.gate(WORKERS, class_of)
-        feed.channel(WORKERS).more_of = held_by
+        feed.channel(WORKERS).more_of = BatchKeys().held_by
         shared = borrowing(pools, self, WORKERS, watched)
         if shared is not None and app.settings.scheduler is not None:
             own = app.settings.scheduler.__name__

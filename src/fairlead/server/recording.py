@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-from zlib import crc32
+from typing import TYPE_CHECKING, Any
 
 from fairlead.server.snapshots import name_of, workload_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from fairlead.core import Ticket
     from fairlead.observe.passed import Passed
-    from fairlead.streams.jobs import Job as BatchJob
+    from fairlead.server.batch_keys import Held
 
 Job = tuple[int, int]  # the number of its run and its place in it
 
@@ -39,29 +37,11 @@ def line_of(row: Passed) -> dict[str, Any]:
     }
 
 
-class Held(NamedTuple):
-    """What a batch of a stream held: how many records, and where order is kept by key, how many of each key."""
-
-    records: int
-    keys: dict[str, int] | None
-
-
-def held_by(ticket: Ticket) -> Held:
-    """Look into a batch; a key is told by a number, for it may be somebody's name."""
-    job: BatchJob = ticket.work
-    if job.holding.topic.parallel_by is None or job.taken is None:
-        return Held(len(job.messages), None)
-    keys: dict[str, int] = {}
-    for lane, size in zip(job.taken.lanes, job.taken.sizes, strict=True):
-        name = f"{crc32(repr(lane.key).encode()):08x}"
-        keys[name] = keys.get(name, 0) + size
-    return Held(len(job.messages), keys)
-
-
 def batch_lines(rows: Iterable[Passed]) -> Iterator[dict[str, Any]]:
     """Describe batches of streams: `tokens` records of one partition, and `batch_cost` if they count otherwise.
 
-    By when a batch should have begun is left out: the simulator counts by when work should have ended.
+    By when a batch should have begun is left out: the simulator counts by when work should have ended.  Where order is
+    kept by key, `keys` is how many records each key had, and null if that is not known (any more).
     """
     for row in rows:
         place: Any = row.key  # topic and partition
@@ -70,7 +50,7 @@ def batch_lines(rows: Iterable[Passed]) -> Iterator[dict[str, Any]]:
         if row.cost != held.records:
             line["batch_cost"] = row.cost
         if held.keys is not None:
-            line["keys"] = held.keys
+            line["keys"] = held.keys.counts()
         yield line
 
 

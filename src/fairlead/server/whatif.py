@@ -119,13 +119,13 @@ def _replayed(
     except ConfigError as error:
         raise Problem(422, "bad_change", " ".join(str(error).split())) from None
     check(0.0)
-    scenario = Scenario.of(arrivals_of(lines, most=MOST_TICKETS))
     sides = {}
-    for side, spec in (("before", policy), ("after", changed)):
-        try:
+    try:
+        scenario = Scenario.of(arrivals_of(lines, most=MOST_TICKETS))
+        for side, spec in (("before", policy), ("after", changed)):
             sides[side] = summarise(simulate(scenario, spec, seed, check))._asdict()
-        except ConfigError as error:
-            raise Problem(422, "no_replay", " ".join(str(error).split())) from None
+    except ConfigError as error:
+        raise Problem(422, "no_replay", " ".join(str(error).split())) from None
     changed_to = ", ".join(f"{path} = {shown(value)}" for path, value in changes.items())
     note = NOTE if changes else f"Nothing is changed, so both sides are alike. {NOTE}"
     return {**sides, "tickets": len(lines), "changes": changed_to, "note": note}

@@ -8,6 +8,8 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
+from fairlead.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -17,18 +19,43 @@ if TYPE_CHECKING:
 def unbatched(
     arrivals: list[Arrival], keys: Sequence[Mapping[str, int]], most: int
 ) -> list[Arrival]:
-    """Take batches apart; `keys` tells how many records of each key one has, where order is kept by key."""
+    """Take batches apart; `keys` tells how many records of each key one has, where order is kept by key.
+
+    What depends on a batch depends on all of its records.
+    """
     batches = [one for one in arrivals if one.labels is not None and one.cost > 1]
     if not batches and not any(keys):
         return arrivals
-    # Each may leave a part that is not whole.
-    together = ceil(sum(one.cost for one in batches) / max(1, most - len(arrivals)))
+    together = _together(arrivals, keys, most)
     apart: list[Arrival] = []
-    places: list[int] = []  # of the first part of each: what depends on one finds it there
+    places: list[range] = []  # of the parts of each
     for one, own in zip(arrivals, keys, strict=True):
-        places.append(len(apart))
+        first = len(apart)
         apart += _parts(one, together) if not own else _by_key(one, own)
-    return [one._replace(deps=tuple(places[dep] for dep in one.deps)) for one in apart]
+        places.append(range(first, len(apart)))
+    return [
+        one._replace(deps=tuple(place for dep in one.deps for place in places[dep]))
+        if one.deps
+        else one
+        for one in apart
+    ]
+
+
+def _together(arrivals: list[Arrival], keys: Sequence[Mapping[str, int]], most: int) -> int:
+    """How many records of a batch stay together, for there to be no more arrivals than `most`.
+
+    Those by key cannot: each has its own place in the line of its key.
+    """
+    single = sum(sum(own.values()) for own in keys)
+    others = [one for one, own in zip(arrivals, keys, strict=True) if not own]
+    if single and single + len(others) > most:
+        raise ConfigError(
+            f"there are {single:,} records by key, which are replayed one by one, "
+            f"{most:,} at most; take a shorter time"
+        )
+    batched = sum(one.cost for one in others if one.labels is not None and one.cost > 1)
+    # Each may leave a part that is not whole.
+    return max(1, ceil(batched / max(1, most - single - len(others))))
 
 
 def _parts(arrival: Arrival, together: int) -> Iterator[Arrival]:

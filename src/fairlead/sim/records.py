@@ -2,8 +2,8 @@
 
 A line of ours says  {"t": 12.5, "class": "bulk", "tenant": "acme", "kind": "report", "tokens": 3, "service_ms": 250}
 and may say priority, deadline (an instant on the clock of t), patience_ms, estimate_ms, id, deps (ids), dag, pool,
-door, and of a batch of a stream partition, batch_cost and keys (how many of its records each has).  What a running
-Fairlead noted of a ticket (arrived, started, ended, rank, cost, key) reads the same way.
+door, and of a batch of a stream partition, batch_cost and keys (how many of its records each has; null: not known).
+What a running Fairlead noted of a ticket (arrived, started, ended, rank, cost, key) reads the same way.
 """
 
 from __future__ import annotations
@@ -128,16 +128,19 @@ def _arrival(row: Mapping[str, Any], classes: Sequence[str]) -> tuple[Arrival, b
 
 def _batch(row: Mapping[str, Any], partition: str, records: float | None) -> dict[str, str] | None:
     """What is known of a batch of a stream, as labels; None if it is none."""
-    if not partition:
-        return None
     cost, keys = _number(row, "batch_cost"), row.get("keys")
+    if not partition:
+        if keys is not None:
+            raise _Bad("keys are those of a batch of a stream, which tells its partition too")
+        return None
     if cost is not None and cost < 0:
         raise _Bad(f"batch_cost must be 0 or more; got {cost:g}")
     if keys is not None:
         counts = keys.values() if isinstance(keys, dict) else [0]
         if not all(type(one) is int and one > 0 for one in counts) or sum(counts) != records:
             raise _Bad(f"keys must tell how many of its records each key has; got {shown(keys)}")
-    return {"partition": partition} | ({} if cost is None else {"cost": repr(cost)})
+    labels = {"partition": partition} | ({} if cost is None else {"cost": repr(cost)})
+    return labels if keys is not None or "keys" not in row else labels | {"keyless": "yes"}
 
 
 def arrivals_of(
@@ -268,7 +271,7 @@ def jsonl(path: Path, lines: Lines, classes: Sequence[str] = ()) -> list[Arrival
     lines.stop()
     try:
         return _joined(rows, read)
-    except _Bad as error:
+    except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 

@@ -40,6 +40,7 @@ PARTITION = "partition"  # into which partition it goes
 KEY = (
     "key"  # which others it keeps its order with, where that is by key; without it, the tenant says
 )
+KEYLESS = "keyless"  # it has a key, and which is not known
 COST = "cost"  # what it counts among others, where its consumer would tell; without it, one
 
 
@@ -260,7 +261,12 @@ class StreamsSite(Site):
         seen: set[tuple[Any, ...]] = set()  # one of each kind is enough
         for one in arrivals:
             said = {} if one.labels is None else one.labels
-            labels = said.get(PARTITION), said.get(COST), KEY in said
+            labels = (
+                said.get(PARTITION),
+                said.get(COST),
+                KEY in said or bool(one.tenant),
+                KEYLESS in said,
+            )
             kind = (_topic(one), one.cost, labels, one.patience is None, one.leaves is None)
             if kind not in seen:
                 seen.add(kind)
@@ -276,6 +282,12 @@ class StreamsSite(Site):
         if said is None:
             topics = ", ".join(self._topics)
             return f"the policy has no topic {shown(topic)}; its topics are {topics}"
+        labels = arrival.labels or {}
+        if said.by_key and KEYLESS in labels:
+            return (
+                f"the keys of some records in {topic} were not kept: there were too many; "
+                "take a shorter time, or replay it with by_key: false"
+            )
         if arrival.patience is not None or arrival.leaves is not None:
             return "records wait as long as it takes: leave patience and leaves out"
         if arrival.cost < 1 or arrival.cost != int(arrival.cost):
@@ -287,10 +299,9 @@ class StreamsSite(Site):
             )
         if arrival.cost > 1 and said.by_key:
             return f"{arrival.cost:g} records come together in {topic}; by key let them come one by one"
-        if not _counts((arrival.labels or {}).get(COST, "1")):
+        if not _counts(labels.get(COST, "1")):
             return f"the label {COST} of a record in {topic} must be a number, 0 or more"
-        labels = arrival.labels or {}
-        if said.by_key and PARTITION in labels and KEY not in labels:
+        if said.by_key and PARTITION in labels and KEY not in labels and not arrival.tenant:
             return (
                 f"{topic} is by key, and its records do not tell theirs; give them the label {KEY}"
             )
