@@ -224,7 +224,10 @@ class KafkaClient(Questions):
 
     def _unassign(self, parts: list[TopicPartition]) -> None:
         with self._complaining("giving partitions up"):
-            self._unpause(map(tp_of, parts))
+            if (
+                not self._closed
+            ):  # else there will be no other, and each call here may meet the client's end
+                self._unpause(map(tp_of, parts))
             if self._cooperative:
                 self._consumer.incremental_unassign(parts)
             else:
