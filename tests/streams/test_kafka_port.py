@@ -312,6 +312,28 @@ def test_what_came_of_others_is_handed_on_though_a_pause_cannot_be_seen_to(rig, 
     assert reader.offsets(tps[0]) == list(range(5))
 
 
+def test_a_client_has_left_the_group_when_it_is_closed(rig, join):
+    """Else the last callback may never be answered, with the interpreter's lock held (librdkafka's issue 4884)."""
+    topic = rig.topic(4)
+    first = join(rig.broker(), topic)
+    first.until(lambda: len(first.owned) == 4)
+    second = join(rig.broker(), topic)
+    client: Any = first.client
+    held: list[Any] = []
+
+    class Leaving(Spied):
+        def close(self) -> None:
+            held.append(self.consumer.assignment())
+            self.consumer.close()
+
+    client._consumer = Leaving(client._consumer)
+    second.quiet(0.2)  # its coming is news to the first, who does not poll
+    first.client.close()
+    assert held == [[]]
+    first.owned.clear()
+    second.until(lambda: len(second.owned) == 4)
+
+
 class FailsToSeek(Spied):
     """Hands out the first records of two partitions together, and refuses the first seek."""
 

@@ -8,9 +8,12 @@ runs on a thread of its own, and if it is late the client is *stuck*: nothing is
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+from confluent_kafka import Consumer
 
 Answer = TypeVar("Answer")
 
@@ -59,3 +62,12 @@ class BoundedCalls:
                 return answer.result()
             self._late = answer
             raise Late from None
+
+
+def leave(consumer: Consumer, patience: float) -> None:
+    """Leave the group, then close: a callback that the end overtakes is never answered (librdkafka #4884)."""
+    consumer.unsubscribe()
+    until = time.monotonic() + patience
+    while consumer.assignment() and time.monotonic() < until:
+        consumer.poll(0.01)
+    consumer.close()

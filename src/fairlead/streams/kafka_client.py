@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -21,7 +22,7 @@ from confluent_kafka import Message as Raw
 
 from fairlead.errors import BrokerFault, CommitRefused, Misuse
 from fairlead.streams.broker import Batch, Eof, Settings, Told, Tp
-from fairlead.streams.kafka_calls import Late
+from fairlead.streams.kafka_calls import Late, leave
 from fairlead.streams.kafka_faults import error_of, fault_of, refusal_of, some
 from fairlead.streams.kafka_questions import Questions
 from fairlead.streams.kafka_records import failed, parts_of, sort_out, tp_of, tp_read
@@ -198,6 +199,8 @@ class KafkaClient(Questions):
     # Rebalances
 
     def _on_assign(self, _consumer: Consumer, parts: list[TopicPartition]) -> None:
+        if self._closed:
+            return  # the client takes them by itself, to give them up at once
         tps = sorted(map(tp_of, parts))
         self._arrived.update(tps)
         self._fresh.update(tps)
@@ -385,8 +388,10 @@ class KafkaClient(Questions):
         self._let_go(self._owned, LOST if self._calls.stuck else CLOSING)
         try:
             with self._complaining("leaving the group"):
-                # After a fatal error the client never ends its farewell.
-                self._calls.run(self._consumer.close, LEAVING if self._dead is None else 0.1)
+                if self._dead is None:
+                    self._calls.run(partial(leave, self._consumer, LEAVING / 2), LEAVING)
+                else:  # it never ends its farewell
+                    self._calls.run(self._consumer.close, 0.1)
         except Late:
             LOG.info("leaving the group took too long: it will notice when the session ends")
         if self._due:
