@@ -11,7 +11,7 @@ from confluent_kafka import Message as Raw
 
 from fairlead.errors import BrokerFault, CommitRefused
 from fairlead.streams.broker import Batch, Eof, Tp
-from fairlead.streams.kafka import KafkaClient
+from fairlead.streams.kafka_client import KafkaClient
 from fairlead.streams.kafka_settings import consumer_settings
 
 A, B = Tp("t", 0), Tp("t", 1)
@@ -43,7 +43,8 @@ class ScriptedConsumer:
     def nothing(self, *args):
         pass
 
-    incremental_assign = incremental_unassign = pause = resume = close = seek = nothing
+    incremental_assign = incremental_unassign = unsubscribe = pause = resume = seek = nothing
+    assignment = close = nothing
 
 
 def record(tp, offset):
