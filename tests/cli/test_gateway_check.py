@@ -1,7 +1,6 @@
 """`fairlead gateway check`, `fairlead config schema`, and how the proxy is started."""
 
 import json
-import os
 import subprocess
 import sys
 import types
@@ -173,20 +172,16 @@ def test_without_the_extra_check_says_how_to_get_it():
     assert done.stderr == 'fairlead gateway needs ruamel.yaml: pip install "fairlead[gateway]"\n'
 
 
-def test_help_loads_nothing_of_the_gateway_and_is_quick():
-    heavy = {"pydantic", "ruamel.yaml", "aiohttp", "uvicorn", "rich", "msgspec"}
-    code = f"import sys; from fairlead.cli import main; main(['--help']); sys.exit(str({heavy!r} & set(sys.modules)))"
+def test_help_loads_nothing_but_typer_and_the_standard_library():
+    """It shall answer within 0.3 s.  A clock in a test tells how busy the machine is; what is loaded tells the rest."""
+    code = """
+import sys, typer
+before = set(sys.modules)
+from fairlead.cli import main
+main(["--help"])
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+sys.exit(" ".join(sorted(loaded - set(sys.stdlib_module_names))))
+"""
     done = python(code)
-    assert done.stderr == "set()\n"
+    assert done.stderr == "fairlead typer\n"
     assert "gateway" in done.stdout
-
-    def seconds(code: str) -> float:
-        before = os.times()
-        python(code)
-        after = os.times()
-        used = after.children_user + after.children_system
-        return used - before.children_user - before.children_system
-
-    # CPU, and beside typer itself: on a busy machine everything is slow.
-    ours = min(seconds("from fairlead.cli import main; main(['--help'])") for _ in range(5))
-    assert ours < max(0.3, 2 * min(seconds("import typer") for _ in range(5)))
