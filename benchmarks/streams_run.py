@@ -44,7 +44,10 @@ def measured(case: str, servers: str, topic: str, records: int, look: bool = Fal
         command = [str(PLACE / "bin" / "python"), str(ROOT / "benchmarks/streams_quix.py"), *told]
     else:
         command = [sys.executable, "-m", "benchmarks.streams_run", case, *told, "look" * look]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{case} had not ended after {LIMIT:g} s") from None
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         said = (done.stderr or "it said nothing").strip().splitlines()

@@ -51,8 +51,7 @@ class BlockingFlow(Flow):
                     continue
                 changed: Sequence[Ticket] = ()
                 try:
-                    clock = runtime.now
-                    changed = point.ask(self, clock())
+                    changed = point.ask(self, runtime.now())
                 finally:  # if that failed, the timer tells what it had changed by then
                     if changed or point.gate.due < runtime.timer_at:
                         runtime.after(changed)
