@@ -14,5 +14,14 @@ def opened(page: Page, server: Fake, view: str = "now") -> Page:
     return page
 
 
+def at_rest(page: Page, server: Fake) -> int:
+    """End the server's ticking, see that the page has its last snapshot, and return which that is."""
+    server.silent = True
+    server.world.slots += 1000
+    server.tick()
+    expect(page.locator(".kpi", has_text="slots in use")).to_contain_text(" of 1,")
+    return server.world.seq
+
+
 def table(page: Page, caption: str) -> Locator:
     return page.get_by_role("table", name=caption)

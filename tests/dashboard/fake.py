@@ -88,8 +88,9 @@ class Fake:
 
     def _tick(self) -> None:
         while not self._ended.wait(self.every):
-            if not self.silent:
-                self.tick()
+            with self._ticked:  # so that after `silent = True; tick()` no other tick comes
+                if not self.silent:
+                    self.tick()
 
     def tick(self) -> None:
         with self._ticked:
