@@ -11,6 +11,8 @@ from benchmarks.harness import HEAP, Measure, Table, Target
 from benchmarks.shapes import FAIR, NESTED, PLANNER, SHAPES, Shape, classes, plain
 from benchmarks.sizes import Sizes
 from benchmarks.steady import Expiring, Steady, Withdrawing
+from benchmarks.trial import TrialSteady, trial
+from benchmarks.trial import shapes as trial_shapes
 from fairlead.capacities import Slots, TokenBucket
 from fairlead.core import Gate, State, Ticket
 from fairlead.policies import FIFO, FairQueue
@@ -20,7 +22,7 @@ UNIT = "CPU µs per ticket"
 # Logarithms and cache misses are allowed for, a walk over what waits is not.
 GROWTH = 10.0
 
-# The ratios are those issue 2 quotes for the trial gate.
+# The ratios are those issue 2 quotes for the trial gate; beside it, if it is at hand, ours is to be cheaper.
 TARGETS = (
     Target("FIFO", 3.0),
     Target("Aging", 3.0),
@@ -49,14 +51,22 @@ def contended(sizes: Sizes, *, making: bool) -> Table:
     for planned in (sizes.planned // 10, sizes.planned):
         name = f"Planner, a sort of {planned}"
         cases[name] = Steady(PLANNER, planned, sizes.tickets // 20, making=making)
+    targets: list[Target] = []
     if making:
         cases["(making a ticket)"] = lambda: making_tickets(sizes.tickets)
+    else:
+        targets += TARGETS
+        if (module := trial()) is not None:
+            for name, shape in trial_shapes(module).items():
+                theirs = f"the trial gate, {name}"
+                cases[theirs] = TrialSteady(module, shape, sizes.waiting, sizes.tickets)
+                targets.append(Target(name, 1.0, (theirs,)))
     return Table(
         title=f"Gate, {sizes.waiting:,} waiting{', tickets made as they come' if making else ''}",
         unit=f"{UNIT}, offer to finish, making it {'included' if making else 'excluded'}",
         cases=cases,
         base=HEAP,
-        targets=() if making else TARGETS,
+        targets=targets,
     )
 
 

@@ -15,8 +15,6 @@ from time import process_time
 from benchmarks.shapes import Shape
 from fairlead.core import Gate, State, Ticket
 
-RUNNING = State.RUNNING
-
 
 class Steady:
     """A case: each step offers a ticket and finishes one that runs, which starts another."""
@@ -26,6 +24,7 @@ class Steady:
         self.waiting = waiting
         self.tickets = tickets
         self.making = making  # does the time include making the tickets?
+        self.started: object = State.RUNNING
         self.gate: Gate | None = None
         self.running: deque[Ticket] = deque()
         self.numbers = count()
@@ -33,12 +32,15 @@ class Steady:
 
     def fill(self) -> Gate:
         gate, ticket = self.shape.gate(), self.shape.ticket
-        while gate.waiting < self.waiting:
+        while self.waits(gate) < self.waiting:
             made = ticket(next(self.numbers))
             gate.offer(made, self.now)
-            if made.state is RUNNING:
+            if made.state is self.started:
                 self.running.append(made)
         return gate
+
+    def waits(self, gate: Gate) -> int:
+        return gate.waiting
 
     def __call__(self) -> float:
         if self.gate is None:
@@ -54,7 +56,7 @@ class Steady:
         return took
 
     def drive(self, gate: Gate, tickets: Iterator[Ticket]) -> float:
-        offer, finish = gate.offer, gate.finish
+        offer, finish, started = gate.offer, gate.finish, self.started
         running, step, now = self.running, self.shape.step, self.now
         began = process_time()
         for ticket in tickets:
@@ -62,7 +64,7 @@ class Steady:
             changed = offer(ticket, now)
             if changed:
                 running.extend(changed)
-            if ticket.state is RUNNING:
+            if ticket.state is started:
                 running.append(ticket)
             if running:
                 running.extend(finish(running.popleft(), now))
