@@ -56,8 +56,8 @@ async def rest(port: int) -> None:
     await asyncio.Event().wait()
 
 
-async def bare(*, reads: bool = False) -> None:
-    """An ASGI callable that takes the body and answers, on the product's own listener; or reads and writes JSON too."""
+async def bare(*, messages: bool) -> None:
+    """An ASGI callable on the product's own listener that answers without deciding, in JSON or with fixed bytes."""
     from fairlead.serving.listener import Listener
 
     said = json.loads(ANSWER)
@@ -67,7 +67,7 @@ async def bare(*, reads: bool = False) -> None:
         while message.get("more_body", False):
             message = await receive()
         body = BODY
-        if reads:
+        if messages:
             said["control_point"] = json.loads(message["body"])["control_point"]
             body = {
                 "type": "http.response.body",
@@ -124,12 +124,12 @@ async def handler(*, messages: bool) -> None:
 
 
 SERVERS: dict[str, Server] = {
-    "bare": bare,
-    "json": lambda: bare(reads=True),
     "flows": lambda: product("http"),
+    "messages": lambda: bare(messages=True),
+    "bytes": lambda: bare(messages=False),
     "grpc": lambda: product("grpc"),
-    "messages": lambda: handler(messages=True),
-    "bytes": lambda: handler(messages=False),
+    "grpc-messages": lambda: handler(messages=True),
+    "grpc-bytes": lambda: handler(messages=False),
 }
 
 

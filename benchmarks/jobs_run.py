@@ -23,6 +23,7 @@ CASES: dict[str, Callable[[str, int], Awaitable[Figures]]] = {
     "floor-layers": lambda url, _: jobs_floors.walk(url, jobs_fairlead.layers()),
     "floor-random": lambda url, _: jobs_floors.walk(url, jobs_fairlead.tangle()),
     "pgqueuer": jobs_peers.pgqueuer,
+    "pgqueuer-unlimited": lambda url, n: jobs_peers.pgqueuer(url, n, None),
     "procrastinate": jobs_peers.procrastinate,
     "huey": jobs_peers.huey,
     "runs": jobs_fairlead.runs,

@@ -79,7 +79,7 @@ def test_one_process_gets_the_whole_bucket_and_then_the_rate(url: str):
             assert node.admitted == 30
             started = time.monotonic()
             assert await node.use(1.0)
-            assert time.monotonic() - started < 0.2
+            assert time.monotonic() - started < 0.8
             assert ledger.describe()["state"] == "connected"
 
     asyncio.run(run())

@@ -157,7 +157,7 @@ def test_the_database_is_counted_now_and_then_and_nobody_waits_for_it(jobs, monk
         for _ in range(5):
             assert (await scrape(metrics))["stored{state=created}"] == 1
             await asyncio.sleep(0)
-        assert (counted, time.monotonic() - begun < 1) == (2, True)
+        assert (counted, time.monotonic() - begun < 5) == (2, True)
         await metrics.close()
         await jobs.close()
 
