@@ -26,7 +26,8 @@ ROUNDS = 5
 FLOOR = "asyncpg, claim and complete 100 at a time (floor)"
 COPY = "asyncpg, COPY of the smallest row (floor)"
 PAIRS = "asyncpg, INSERT of the smallest run and job (floor)"
-PGQUEUER = "PgQueuer, batches of 100"
+PGQUEUER = "PgQueuer, batches of 100, 200 at once"
+PGQUEUER_FREE = "PgQueuer, batches of 100, no limit"
 PROCRASTINATE = "Procrastinate"
 HUEY = "huey"
 RUNS = "fairlead, runs of one job"
@@ -59,12 +60,13 @@ def draining(sizes: Sizes, engine: Engine) -> Iterator[Table]:
     plans = {
         FLOOR: ("floor", many),
         PGQUEUER: ("pgqueuer", many),
+        PGQUEUER_FREE: ("pgqueuer-unlimited", many),
         PROCRASTINATE: ("procrastinate", few),
         RUNS: ("runs", many),
         NODES: ("nodes", many),
     }
     notes = []
-    for peer in (PGQUEUER, PROCRASTINATE):
+    for peer in (PGQUEUER, PGQUEUER_FREE, PROCRASTINATE):
         package = peer.split(",")[0].lower()
         if find_spec(package) is None:
             del plans[peer]
@@ -75,41 +77,42 @@ def draining(sizes: Sizes, engine: Engine) -> Iterator[Table]:
         case, jobs = plans[name]
         before = engine.cpu()
         figures = measured(case, engine.url(), jobs)
-        kept.note(f"steady {name}", figures[STEADY])
+        kept.note(f"whole {name}", figures[DRAIN])
         kept.note(f"enqueue {name}", figures[ENQUEUE])
         kept.note(f"client {name}", figures[CLIENT])
         kept.note(f"server {name}", (engine.cpu() - before) / jobs * 1e6)
-        return figures[DRAIN]
+        return figures[STEADY]
 
-    targets = [Target(name, 2.5, (FLOOR,)) for name in (RUNS, NODES)]
-    targets += [Target(name, 0.5, (PGQUEUER,)) for name in (RUNS, NODES) if PGQUEUER in plans]
-    targets += [
-        Target(name, 0.05, (PROCRASTINATE,)) for name in (RUNS, NODES) if PROCRASTINATE in plans
+    targets = [
+        Target(name, limit, (peer,))
+        for peer, limit in ((FLOOR, 2.5), (PGQUEUER, 0.5), (PROCRASTINATE, 0.05))
+        for name in (RUNS, NODES)
+        if peer in plans
     ]
     yield Table(
         title="Jobs: drain of no-op jobs, PostgreSQL",
-        unit="µs per job on the wall, from starting the worker to the last end",
+        unit="µs per job on the wall, from the first job's run to the last end",
         cases={name: partial(drain, name) for name in plans},
         base=FLOOR,
         targets=targets,
         notes=[
             "Twice the rate is 0.5× the time, 0.4× the rate is 2.5× the time. "
-            f"{many:,} jobs are stored first ({few:,} for Procrastinate), then one process drains them. PgQueuer has "
-            f"no limit to what runs at once (its fastest), Procrastinate runs 16, fairlead {SLOTS}. "
+            f"{many:,} jobs are stored first ({few:,} for Procrastinate), then one process drains them. PgQueuer runs "
+            f"at once the fewest that it takes with its batch, or any number; Procrastinate 16, fairlead {SLOTS}. "
             "fairlead's end is a look into the database, the others' the last function.",
             *notes,
         ],
         at_most=ROUNDS,
     )
     yield Table(
-        title="Jobs: the same drain from the first job on, PostgreSQL",
-        unit="µs per job on the wall, from the first job's run to the last end",
-        cases={name: kept.again(f"steady {name}") for name in plans},
+        title="Jobs: the same drain with the start of the worker, PostgreSQL",
+        unit="µs per job on the wall, from starting the worker to the last end",
+        cases={name: kept.again(f"whole {name}") for name in plans},
         base=FLOOR,
-        notes=["In the runs of the table above, without what a worker does before its first job."],
+        notes=["In the runs of the table above, with what a worker does before its first job."],
         at_most=ROUNDS,
     )
-    batched = [name for name in plans if name != NODES]
+    batched = [name for name in plans if name not in (NODES, PGQUEUER_FREE)]
     cases: dict[str, Measure] = {name: kept.again(f"enqueue {name}") for name in batched}
     for name, case in {STORE: "store", COPY: "floor-copy", PAIRS: "floor-pairs"}.items():
         cases[name] = partial(lambda case: measured(case, engine.url(), many)[ENQUEUE], case)
@@ -121,8 +124,8 @@ def draining(sizes: Sizes, engine: Engine) -> Iterator[Table]:
         targets=[Target(name, 0.5, (PGQUEUER,)) for name in (RUNS, STORE) if PGQUEUER in plans],
         notes=[
             "In the runs of the table above. A thousand runs of one job each go by one `submit_all`, a DAG of "
-            "a thousand jobs by one `submit`; they were built before, as were the lists of the others. Everybody is "
-            "connected before. The smallest row is a number, a state and a payload, with one index; of runs of "
+            "a thousand jobs by one `submit`; they were built before, as were the lists of the others. Everybody has "
+            "stored one job before. The smallest row is a number, a state and a payload, with one index; of runs of "
             "one job there are two rows, and an index of those that are open."
         ],
         at_most=ROUNDS,

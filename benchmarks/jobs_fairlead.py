@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from benchmarks.jobs_floors import NODE
-from benchmarks.jobs_meter import BATCH, Figures, Meter, enqueued, tell_and_leave
+from benchmarks.jobs_meter import BATCH, Figures, Meter, batches, enqueued, tell_and_leave
 from benchmarks.jobs_peers import fresh_schema
 
 SLOTS = 2000
@@ -87,7 +87,7 @@ async def migrate(url: str) -> None:
     await store.close()
 
 
-async def drained(url: str, jobs: int, widths: Sequence[int], at_once: int) -> Figures:
+async def drained(url: str, jobs: int, widths: Sequence[int]) -> Figures:
     """Store DAGs of these widths, then start the service and drain them."""
     meter = Meter(jobs)
     async with service(url, meter) as made:
@@ -96,8 +96,8 @@ async def drained(url: str, jobs: int, widths: Sequence[int], at_once: int) -> F
         waiting = iter(dags)
         stored: list[Any] = []
 
-        async def batch(_: int) -> None:
-            chosen = list(islice(waiting, at_once))
+        async def batch(size: int) -> None:
+            chosen = list(islice(waiting, size))  # of one wide DAG there is nothing left after it
             stored.extend(await ours.submit_all(chosen))
 
         await ours.store()  # connected, as the others are by now
@@ -126,20 +126,19 @@ async def check_all_completed(ours: Any, jobs: int) -> None:
 
 async def runs(url: str, jobs: int) -> Figures:
     """Runs of one job each, submitted a thousand at a time."""
-    return await drained(url, jobs, [1] * jobs, BATCH)
+    return await drained(url, jobs, [1] * jobs)
 
 
 async def nodes(url: str, jobs: int) -> Figures:
     """One DAG as wide as can be."""
-    return await drained(url, jobs, [jobs], 1)
+    return await drained(url, jobs, [1, jobs - 1])
 
 
 async def store(url: str, jobs: int) -> Figures:
     """Only enqueue: a thousand jobs with each submission."""
     async with service(url) as made:
-        dags = [made.wide(min(BATCH, jobs - first)) for first in range(0, jobs, BATCH)]
-        await made.jobs.store()
-        return await enqueued(lambda _: made.jobs.submit(dags.pop()), jobs)
+        waiting = iter([made.wide(width) for width in (1, *batches(jobs))])
+        return await enqueued(lambda _: made.jobs.submit(next(waiting)), jobs)
 
 
 # DAGs

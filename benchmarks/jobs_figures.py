@@ -12,6 +12,7 @@ from benchmarks.jobs import (
     LAYERS,
     NODES,
     PGQUEUER,
+    PGQUEUER_FREE,
     PROCRASTINATE,
     RANDOM,
     RUNS,
@@ -40,13 +41,17 @@ def rows(figures: Figures) -> list[Row]:
         rate = 1e6 / figures.of(DRAIN, NODES)
         found.append(("the same, jobs of one wide DAG", f"{rate:,.0f}", ""))
     for peer, name, least in (
-        (PGQUEUER, "PgQueuer (batches of 100)", "≥ 2×"),
+        (PGQUEUER, "PgQueuer (batches of 100, 200 at once)", "≥ 2×"),
+        (PGQUEUER_FREE, "PgQueuer (batches of 100, no limit)", ""),
         (PROCRASTINATE, "Procrastinate", "≥ 20×"),
         (FLOOR, "bare claim and complete", "≥ 0.4×"),
     ):
         found += _times(figures, DRAIN, peer, RUNS, f"the rate of {name}", least)
     found += _times(
         figures, ENQUEUE, PGQUEUER, STORE, "the rate of PgQueuer when enqueueing in batches", "≥ 2×"
+    )
+    found += _times(
+        figures, ENQUEUE, PGQUEUER, RUNS, "that rate, when each job is a run of its own", "≥ 2×"
     )
     if figures.has(EMBEDDED, RUNS):
         rate = 1e6 / figures.of(EMBEDDED, RUNS)
