@@ -453,6 +453,7 @@ async def test_claims_and_endings_add_nothing_to_the_key_of_jobs(url, connection
     await store.submit([new_run() for _ in range(2000)])
     before = await size()
     epoch = await store.lead("p", 60.0)
+    assert epoch is not None
     workers = await store.register("w", "p", {"default": 1000}, 60.0)
     ready = await store.ready(None, 2000)
     for first in range(0, 2000, 500):
