@@ -441,33 +441,6 @@ async def test_who_led_before_takes_no_news_from_who_leads_now(url):
         await new.close()
 
 
-async def test_claims_and_endings_add_nothing_to_the_key_of_jobs(url, connection):
-    store = PostgresStore(url)
-    await store.migrate()
-    await store.open()
-    table = f"{read_url(url).schema}.jobs_pkey"
-
-    async def size() -> int:
-        return int(await connection.fetchval("SELECT pg_relation_size($1::text::regclass)", table))
-
-    await store.submit([new_run() for _ in range(2000)])
-    before = await size()
-    epoch = await store.lead("p", 60.0)
-    assert epoch is not None
-    workers = await store.register("w", "p", {"default": 1000}, 60.0)
-    ready = await store.ready(None, 2000)
-    for first in range(0, 2000, 500):
-        claims = [
-            Claim(job.dag, job.node, workers["default"], random.getrandbits(62))
-            for job in ready[first : first + 500]
-        ]
-        claimed = await store.claim("p", epoch, claims, acked=True)
-        endings = [Ending(one.dag, one.node, one.fence, COMPLETED, "null") for one in claimed]
-        assert len((await store.finish("p", endings)).applied) == 500
-    assert await size() == before
-    await store.close()
-
-
 async def test_a_statement_goes_to_the_connection_that_has_its_plan(url):
     store = PostgresStore(url)
     await store.migrate()
