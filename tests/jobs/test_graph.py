@@ -1,7 +1,9 @@
 """DAGs: how they are built, what is refused, and the rows they become."""
 
+import gc
 import json
 import time
+import weakref
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -24,7 +26,7 @@ from fairlead.jobs.cycles import order_of, shortest_cycle
 from fairlead.jobs.graph import Dag
 from fairlead.jobs.nodes import Node
 from fairlead.jobs.registry import Task, task_of
-from fairlead.jobs.rows import MOST_NODES
+from fairlead.jobs.rows import MOST_NODES, Registered
 from fairlead.jobs.sla import Sla
 from tests.jobs import wfformat
 
@@ -530,3 +532,16 @@ def test_a_node_says_what_it_is():
     node = Dag("shown").add(extract)
     assert repr(node) == "<Node 'extract' of Dag 'shown'>"
     assert isinstance(node, Node)
+def test_a_call_that_was_found_once_keeps_its_place_in_memory():
+    """Or another function might get its id, and its task."""
+
+    def extract(doc): ...
+
+    extract.__module__, extract.__qualname__ = TASKS["extract"].fn.__module__, "extract"
+    known = Registered(TASKS)
+    found = known.find(extract)
+    left = weakref.ref(extract)
+    del extract
+    gc.collect()
+    assert left() is not None
+    assert known.find(left()) is found

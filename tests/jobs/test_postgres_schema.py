@@ -439,3 +439,18 @@ async def test_who_led_before_takes_no_news_from_who_leads_now(url):
     finally:
         await old.close()
         await new.close()
+
+
+async def test_a_statement_goes_to_the_connection_that_has_its_plan(url):
+    store = PostgresStore(url)
+    await store.migrate()
+    await store.open()
+    connections = store._connections
+    first, second = "SELECT pg_backend_pid(), 1", "SELECT pg_backend_pid(), 2"
+    async with connections.hold(first) as one, connections.hold(second) as other:
+        pids = one.get_server_pid(), other.get_server_pid()
+    for _ in range(3):
+        for sql, pid in zip((first, second), pids, strict=True):
+            ((found, _),) = await connections.fetch(sql)
+            assert found == pid
+    await store.close()

@@ -37,11 +37,12 @@ from fairlead.errors import BadFile, ConfigError
 from fairlead.jobs.graph import Dag
 from fairlead.jobs.nodes import text_of
 from fairlead.jobs.payload import DEEPEST
-from fairlead.jobs.rows import MOST_NODES, Plan
+from fairlead.jobs.reading import no_collecting
+from fairlead.jobs.rows import MOST_NODES, Plan, Registered
 from fairlead.jobs.sla import instant, sla_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from fairlead.documents.reading import Path
     from fairlead.jobs.nodes import Node
@@ -181,6 +182,27 @@ def source_of(content: bytes, name: str = "DAG") -> Source:
     if tree is None or problems:
         raise BadFile(lines_of(problems or [Problem(0, 0, "", "is empty")], name))
     return Source(tree.plain(), name, tree.find)
+
+
+def runs_of(
+    dags: Iterable[Any],
+    tasks: Mapping[str, Task],
+    *,
+    now: float,
+    start_at: float | None = None,
+    estimates: Mapping[str, float] | None = None,
+) -> list[NewRun]:
+    """Check DAGs and DAG files, and make the rows to store of all of them."""
+    registered = Registered(tasks)
+    runs: list[NewRun] = []
+    with no_collecting():
+        for dag in dags:
+            if (plan := getattr(dag, "plan", None)) is not None:
+                run = plan(registered, now=now, start_at=start_at, estimates=estimates)
+            else:
+                run = run_of_file(dag, tasks, now=now, start_at=start_at, estimates=estimates)
+            runs.append(run)
+    return runs
 
 
 def _run_of(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from fairlead.jobs.records import NewRun
+    from fairlead.jobs.rows import Registered
 
 
 class Dag:
@@ -79,7 +80,7 @@ class Dag:
 
     def plan(
         self,
-        tasks: Mapping[str, Task],
+        tasks: Mapping[str, Task] | Registered,
         *,
         now: float,
         start_at: Any = None,
@@ -90,7 +91,8 @@ class Dag:
         `start_at` is an instant like `now`, epoch seconds or a datetime with a zone.
         """
         begin = None if start_at is None else instant(start_at, "start_at")
-        plan = Plan(self, tasks, max(now, begin or now), estimates or {})
+        begun = now if begin is None or begin < now else begin
+        plan = Plan(self, tasks, begun, estimates or {})
         for fault in plan.faults():
             raise fault.error
         return plan.run(begin)

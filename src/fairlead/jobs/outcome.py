@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from fairlead.jobs.records import Id, JobRow, RunRow
 
+NO_RESULT = (None, "null")
 _RUN = re.compile(r"[0-9]{1,18}", re.ASCII)
 _JOB = re.compile(r"([0-9]{1,18})\.([0-9]{1,9})", re.ASCII)
 
@@ -89,9 +90,11 @@ def outcome_of_rows(run: RunRow, jobs: Iterable[JobRow]) -> Outcome:
     """Put together what is told of an ended run."""
     results, errors, states = {}, {}, {}
     for job in jobs:
-        states[job.name] = job.state
-        if job.state == "completed":
-            results[job.name] = None if job.result is None else json.loads(job.result)
-        elif job.state in TERMINAL and job.error is not None:
-            errors[job.name] = Failure(json.loads(job.error))
+        name, state = job.name, job.state
+        states[name] = state
+        if state == "completed":
+            # What most jobs return need not be read at length.
+            results[name] = None if job.result in NO_RESULT else json.loads(job.result)
+        elif state in TERMINAL and job.error is not None:
+            errors[name] = Failure(json.loads(job.error))
     return Outcome(str(run.dag), run.state, results, errors, states)

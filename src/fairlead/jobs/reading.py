@@ -14,16 +14,19 @@ if TYPE_CHECKING:
     from fairlead.jobs.stores.base import Store
 
 PAGE = 5_000  # ready jobs read at once
+FIRST_PAGE = 1_000  # so that there is soon something to take in while the next are read
 # Frozen objects that may thaw: Python 3.12 has a few hundred of its own; more are somebody's who wants them so.
 THAWED = 1_000
 
 
 async def ready_pages(store: Store) -> AsyncGenerator[list[ReadyJob], None]:
     """Read all that is ready; the database looks for the next page while the caller works on one."""
-    asked = asyncio.ensure_future(store.ready(None, PAGE))
+    size = FIRST_PAGE
+    asked = asyncio.ensure_future(store.ready(None, size))
     try:
-        while len(page := await asked) == PAGE:
-            asked = asyncio.ensure_future(store.ready((page[-1].dag, page[-1].node), PAGE))
+        while len(page := await asked) == size:
+            size = PAGE
+            asked = asyncio.ensure_future(store.ready((page[-1].dag, page[-1].node), size))
             await asyncio.sleep(0)  # it is sent now
             yield page
         yield page
@@ -34,10 +37,7 @@ async def ready_pages(store: Store) -> AsyncGenerator[list[ReadyJob], None]:
 
 @contextmanager
 def no_collecting() -> Iterator[None]:
-    """Collect no garbage while very much is read that stays: looking through it again and again takes half the time.
-
-    Afterwards it counts as old, or three collections would go through all of it before the first job runs.
-    """
+    """Collect no garbage while very much is made that is none: looking through it over and over takes half the time."""
     if not gc.isenabled():
         yield
         return
@@ -45,7 +45,11 @@ def no_collecting() -> Iterator[None]:
     try:
         yield
     finally:
-        if gc.get_freeze_count() < THAWED:
-            gc.freeze()
-            gc.unfreeze()  # to the oldest generation, where the next full collection finds what is garbage
         gc.enable()
+
+
+def count_as_old() -> None:
+    """Have all there is count as old: else three collections go through what was read before the first job runs."""
+    if gc.get_freeze_count() < THAWED:
+        gc.freeze()
+        gc.unfreeze()  # to the oldest generation, where the next full collection finds what is garbage

@@ -21,7 +21,7 @@ from fairlead.errors import ConfigError, Misuse, ShuttingDown, UnknownRun
 from fairlead.jobs.announcing import Announcer
 from fairlead.jobs.estimates import Estimates
 from fairlead.jobs.executors.base import specs_of
-from fairlead.jobs.files import run_of_file
+from fairlead.jobs.files import runs_of
 from fairlead.jobs.outcome import Outcome, Run, outcome_of_rows, run_number
 from fairlead.jobs.registry import DEFAULT_EXECUTOR, Task, task_of
 from fairlead.jobs.scheduling import Scheduler
@@ -191,20 +191,13 @@ class Jobs:
         store = await self.store()
         now = store.now()
         at = None if start_at is None else read_time(start_at, "start_at", now)
-        runs = [self._planned(dag, now, at) for dag in dags]
+        learned = None if self.scheduler is None else self.scheduler.estimates.means()
+        runs = runs_of(dags, self.tasks, now=now, start_at=at, estimates=learned)
         await self._check_executors(store, runs)
         submitted = await store.submit(runs, connection)
         if self.scheduler is not None:
             self.scheduler.look_soon()
         return [Run(str(one.dag), one.new) for one in submitted]
-
-    def _planned(self, dag: Any, now: float, start_at: float | None) -> NewRun:
-        learned = None if self.scheduler is None else self.scheduler.estimates.means()
-        plan = getattr(dag, "plan", None)
-        if plan is not None:
-            planned: NewRun = plan(self.tasks, now=now, start_at=start_at, estimates=learned)
-            return planned
-        return run_of_file(dag, self.tasks, now=now, start_at=start_at, estimates=learned)
 
     async def _check_executors(self, store: Store, runs: Sequence[NewRun]) -> None:
         known = set(self.executors)

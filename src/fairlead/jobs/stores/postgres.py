@@ -30,6 +30,7 @@ from fairlead.jobs.stores.postgres_connections import MOST, migrate_command
 from fairlead.jobs.stores.postgres_operations import Operations
 from fairlead.jobs.stores.postgres_rows import (
     claimed_of,
+    columns,
     finished_of,
     numbers,
     ready_page,
@@ -200,10 +201,10 @@ class PostgresStore(Operations):
             return []
         if connection is not None:
             return await submit_on(connection, self._address, self._hints.channel, runs)
-        columns = columns_of(runs)
+        told = columns_of(runs)
         # With keys a repetition finds what the first try stored.
         safe = all(run.key is not None for run in runs)
-        rows = await self._fetch(SUBMIT, *columns, again=safe)
+        rows = await self._fetch(SUBMIT, *told, again=safe)
         self._hints.send()
         return submitted(rows)
 
@@ -279,9 +280,9 @@ class PostgresStore(Operations):
     ) -> list[Claimed]:
         if not claims:
             return []
-        columns = map(numbers, zip(*claims, strict=True))
         call = 0 if acked else None
-        rows = await self._fetch(CLAIM, process, epoch, call, *columns, again=True)
+        told = map(numbers, columns(claims, 4))
+        rows = await self._fetch(CLAIM, process, epoch, call, *told, again=True)
         if rows and not acked:
             self._hints.send()
         return claimed_of(rows)
@@ -289,28 +290,28 @@ class PostgresStore(Operations):
     async def finish(self, process: str, endings: Sequence[Ending]) -> Finished:
         if not endings:
             return Finished([], [], [], [])
-        columns: list[Any] = list(zip(*endings, strict=True))[:9]
-        states = set(columns[3])
+        told: list[Any] = columns(endings, 9)
+        states = set(told[3])
         if wrong := states - TRANSITIONS[ACTIVE]:
             raise ValueError(f"an active job cannot become {', '.join(sorted(wrong))}")
         if len(states) == 1:
-            columns[3] = list(states)
-        if not any(columns[6]):
-            columns[6] = None
+            told[3] = list(states)
+        if not any(told[6]):
+            told[6] = None
         # If the connection breaks the same call is made again, and knows by its number what it did already.
         for place in (4, 5, 7, 8):
-            if columns[place].count(None) == len(endings):
-                columns[place] = None
-        ids = list(zip(columns[0], columns[1], strict=True))
+            if told[place].count(None) == len(endings):
+                told[place] = None
+        ids = list(zip(told[0], told[1], strict=True))
         for place in (0, 1, 2, 7, 8):
-            columns[place] = numbers(columns[place])
+            told[place] = numbers(told[place])
         call = randbits(62)
         try:
-            rows = await self._fetch(FINISH, process, *columns, call, again=True)
+            rows = await self._fetch(FINISH, process, *told, call, again=True)
         except NO_TEXT:  # nothing that a job returns or says may keep it from ending
             for place in (4, 5):
-                columns[place] = columns[place] and [storable(one) for one in columns[place]]
-            rows = await self._fetch(FINISH, process, *columns, call, again=True)
+                told[place] = told[place] and [storable(one) for one in told[place]]
+            rows = await self._fetch(FINISH, process, *told, call, again=True)
         finished = finished_of(rows, ids)
         if not self._leads:
             self._hints.send()

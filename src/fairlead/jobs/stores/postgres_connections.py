@@ -161,7 +161,7 @@ class Connections:
         self._answer = address.answer + 0.5
         self._patience = str(int(address.answer * 1000))
         self._most = most
-        self._idle: list[asyncpg.Connection[Any]] = []
+        self._idle: list[tuple[asyncpg.Connection[Any], set[str]]] = []  # with what each has run
         self._room: asyncio.Semaphore | None = None
         self._abandoned: set[asyncio.Task[asyncpg.Connection[Any]]] = set()
 
@@ -188,7 +188,7 @@ class Connections:
         """Let every idle connection go; those in use go when they come back."""
         self._room = None
         idle, self._idle = self._idle, []
-        for connection in idle:
+        for connection, _ in idle:
             try:
                 await connection.close(timeout=1)
             except DRIVER:
@@ -237,13 +237,15 @@ class Connections:
             raise judgement from error
 
     @asynccontextmanager
-    async def hold(self) -> AsyncIterator[asyncpg.Connection[Any]]:
-        """Use a connection; errors of the driver come out in our words."""
+    async def hold(self, sql: str | None = None) -> AsyncIterator[asyncpg.Connection[Any]]:
+        """Use a connection, for one statement if it is told; errors of the driver come out in our words."""
         room = self._room
         if room is None:
             raise Misuse(f"the store {self.address.shown} is closed; open it first")
         async with room:
-            connection = self._take() or await self.connect()
+            connection, ran = self._take(sql) or (await self.connect(), set())
+            if sql is not None:
+                ran.add(sql)
             sound = False
             try:
                 yield connection
@@ -257,15 +259,17 @@ class Connections:
                 raise judgement from error
             finally:
                 if sound and self._room is room and not connection.is_in_transaction():
-                    self._idle.append(connection)
+                    self._idle.append((connection, ran))
                 else:
                     connection.terminate()
 
-    def _take(self) -> asyncpg.Connection[Any] | None:
+    def _take(self, sql: str | None) -> tuple[asyncpg.Connection[Any], set[str]] | None:
         while self._idle:
-            connection = self._idle.pop()
+            # Of those that have run it, for they have its plan: to make that of a verb takes longer than a small call.
+            has_plan = (place for place, (_, ran) in enumerate(self._idle) if sql in ran)
+            connection, ran = self._idle.pop(next(has_plan, -1))
             if not connection.is_closed():
-                return connection
+                return connection, ran
         return None
 
     async def fetch(self, sql: str, *args: Any, again: bool = False) -> Sequence[asyncpg.Record]:
@@ -276,7 +280,7 @@ class Connections:
         for last in (not again, True):
             try:
                 if not self.pooled:
-                    async with self.hold() as connection:
+                    async with self.hold(sql) as connection:
                         return list(await connection.fetch(sql, *args))
                 async with self.transaction() as connection:
                     return list(await connection.fetch(sql, *args))

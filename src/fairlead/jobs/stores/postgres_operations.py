@@ -122,7 +122,7 @@ class Operations:
     async def jobs(self, dag: int, limit: int | None = None) -> list[JobRow]:
         sql = f"{JOBS.format('')} UNION ALL {JOBS.format('archived_')} ORDER BY 2 LIMIT $2"
         rows = await self._fetch(sql, dag, limit, again=True)
-        return [JobRow(*row)._replace(needs=tuple(row[6] or ())) for row in rows]
+        return [JobRow._make((*row[:6], tuple(row[6] or ()), *row[7:])) for row in rows]
 
     async def cancel(self, dag: int) -> bool:
         return await self._did("cancel", dag)

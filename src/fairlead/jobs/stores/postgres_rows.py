@@ -7,6 +7,7 @@ around it where there is a way.
 from __future__ import annotations
 
 from itertools import repeat
+from operator import itemgetter
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 def storable(text: str | None) -> str | None:
     """Make of text what PostgreSQL takes as such: it knows neither NUL nor halves of characters."""
     return text and text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def columns(records: Sequence[tuple[Any, ...]], many: int) -> list[list[Any]]:
+    """Turn records into their first columns; `zip(*records)` makes an iterator of each, for collections to look at."""
+    return [list(map(itemgetter(place), records)) for place in range(many)]
 
 
 def numbers(column: Iterable[int] | None) -> str | None:
@@ -46,12 +52,13 @@ def _shared(column: list[str]) -> Iterable[str]:
 
 def claimed_of(rows: Sequence[Any]) -> list[Claimed]:
     """Read the answers of the functions `claim` and `acknowledge`."""
-    return [
-        Claimed._make(
-            (*row[:7], dict(zip(row[7], row[8], strict=True)) if row[7] else {}, *row[9:])
-        )
-        for row in rows
-    ]
+    make = tuple.__new__  # what `_make` does, without its checks
+    claimed: list[Claimed] = []
+    for row in rows:
+        uses = row[7]
+        inputs = dict(zip(uses, row[8], strict=True)) if uses else {}
+        claimed.append(make(Claimed, (*row[:7], inputs, *row[9:])))
+    return claimed
 
 
 def finished_of(rows: Sequence[Any], ids: list[Id]) -> Finished:

@@ -18,6 +18,7 @@ from fairlead.config import shown
 from fairlead.errors import ConfigError, Misuse, SchemaMismatch, StoreUnavailable
 from fairlead.jobs.records import Submitted
 from fairlead.jobs.stores.postgres_connections import PASSING, UNMIGRATED, judged, migrate_command
+from fairlead.jobs.stores.postgres_rows import columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,8 +45,8 @@ NOTIFY = "SELECT pg_notify({}, '')"
 def columns_of(runs: Sequence[NewRun]) -> list[Any]:
     """Turn runs and all their jobs into one list per column, as the function `submit` takes them."""
     jobs = list(chain.from_iterable(run.jobs for run in runs))
-    (names, tasks, executors, payloads, needs, uses, levels, heights) = _columns(jobs, 0, 8)
-    (estimates, softs, hards, owns, retries, delays, timeouts) = _columns(jobs, 8, 15)
+    (names, tasks, executors, payloads, needs, uses, levels, heights, *rest) = columns(jobs, 15)
+    estimates, softs, hards, owns, retries, delays, timeouts = rest
     sizes = [len(run.jobs) for run in runs]
     linked = any(needs)
     single = len(jobs) == len(runs) and all(sizes)
@@ -96,11 +97,6 @@ def submitted(rows: Sequence[Any]) -> list[Submitted]:
     """Read the answer of the function `submit`."""
     ((owners, fresh),) = rows
     return list(map(Submitted, owners, fresh or repeat(True)))
-
-
-def _columns(jobs: Sequence[Any], first: int, end: int) -> list[list[Any]]:
-    columns = list(zip(*jobs, strict=True))[first:end]
-    return [list(column) for column in columns] or [[] for _ in range(end - first)]
 
 
 def _fed(runs: Sequence[NewRun]) -> list[list[int]]:
