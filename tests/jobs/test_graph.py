@@ -532,6 +532,8 @@ def test_a_node_says_what_it_is():
     node = Dag("shown").add(extract)
     assert repr(node) == "<Node 'extract' of Dag 'shown'>"
     assert isinstance(node, Node)
+
+
 def test_a_call_that_was_found_once_keeps_its_place_in_memory():
     """Or another function might get its id, and its task."""
 
