@@ -5,7 +5,7 @@ import pytest
 from fairlead.capacities import InFlight, Slots, TokenBucket
 from fairlead.core import Change, Outcome, Policy, State, Ticket
 from fairlead.errors import ConfigError, FairleadError, PolicyError
-from fairlead.policies import FairQueue, Planner
+from fairlead.policies import Classes, FairQueue, Level, Planner
 from fairlead.testing import CheckedGate
 
 
@@ -275,3 +275,34 @@ def test_who_comes_as_something_is_due_and_the_policy_fails_holds_nothing():
             gate.offer(late := Ticket("late"), now)
         assert late.state is not State.RUNNING
         assert late not in gate.holders
+
+
+class Moody(Classes):
+    """Classes of which only so many picks go well."""
+
+    picks = 100
+
+    def pick(self, admit, now):
+        self.picks -= 1
+        if self.picks < 0:
+            raise ZeroDivisionError("pick")
+        return super().pick(admit, now)
+
+
+def test_what_a_failed_verb_started_and_the_next_one_evicts_is_told_once():
+    policy = Moody(Level("bulk"), Level("system"))
+    gate = CheckedGate(policy, InFlight(3))
+    gate.offer(Ticket("expires", cost=2, hold_until=1.0), 0.0)
+    gate.offer(Ticket("stays"), 0.0)
+    started, waits = Ticket("started", evictable=True), Ticket("waits")
+    gate.offer(started, 0.0)
+    gate.offer(waits, 0.0)
+    policy.picks = 1
+    with pytest.raises(PolicyError):
+        gate.advance(5.0)  # at 1.0 one starts, and the next cannot be picked
+    assert (started.state, started.started_at) == (State.RUNNING, 1.0)
+    policy.picks = 100
+    head = Ticket("head", cost=2, rank=1, can_preempt=True)
+    changed = gate.offer(head, 6.0)
+    assert [ticket.key for ticket in changed] == ["expires", "started"]
+    assert started.state is State.EVICTED

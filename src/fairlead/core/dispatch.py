@@ -41,7 +41,7 @@ class Dispatcher:
         self.capacity = capacity
         self.reserve_after = reserve_after  # the age at which a ticket closes all its scopes
         self.now = -inf
-        self._since = -inf  # what starts in the course of this verb starts at this instant or later
+        self._since = -inf  # what this verb tells as started has started at this instant or later
         self.waiting = 0
         self.due = inf  # nothing happens by itself before this instant (a lower bound)
         self.late = 0  # finishes of tickets that held nothing any more
@@ -86,7 +86,7 @@ class Dispatcher:
     def _arrive(self, now: float, own: Ticket | None = None) -> list[Ticket]:
         """Bring the gate to `now`, letting what was due before happen at its own time; tell of all but the caller's."""
         changed, self._untold = self._untold, []
-        self._since = max(self.now, min(self.due, now))
+        self._since = -inf if changed else max(self.now, min(self.due, now))
         if now > self.due:
             while (at := self.next_wakeup(self.now)) < now:
                 self.now = max(at, self.now)
