@@ -202,7 +202,7 @@ def test_a_signal_while_it_waits_leaves_nothing(make, is_granted):
         point.runtime.offer(flow)
         point.waits(flow)
     with pytest.raises(KeyboardInterrupt):
-        flow._wait(point, Interrupting(holder.end if is_granted else lambda: None))
+        flow._wait(Interrupting(holder.end if is_granted else lambda: None))
     if not is_granted:
         assert point.gate.waiting == 0
         holder.end()
@@ -380,3 +380,26 @@ def test_a_flow_that_ends_while_its_point_is_replaced_frees_its_slot(make, monke
     flows.retune(loaded(concurrency=concurrency(1), scheduler={"fairness_label_key": "user"}))
     ending.join(PATIENCE)
     assert list(point_of(flows).gate.holders) == []
+
+
+def test_nobody_new_passes_those_who_move_to_another_gate(make):
+    flows = make(concurrency=concurrency(1))
+    holder = flows.start_flow("p")
+    order: list[int] = []
+
+    def one(number: int) -> None:
+        with flows.flow("p"):
+            order.append(number)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(3)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        until_waiting(flows, number + 1)
+    flows.retune(loaded(concurrency=concurrency(1), scheduler={"fairness_label_key": "user"}))
+    assert point_of(flows).gate.waiting == 3
+    assert not flows.start_flow("p", timeout=0).should_run()
+    holder.end()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert order == [0, 1, 2]
+    balanced(flows)

@@ -330,7 +330,7 @@ class TestTheRest:
         caught(limits().test_scenario_36_lowered_below_what_is_in_flight)
 
     def test_a_reload_that_forgets_who_waits(self, monkeypatch):
-        monkeypatch.setattr(points.Points, "_send_on", lambda self, point: None)
+        monkeypatch.setattr(points.Points, "_send_on", lambda self, waiters, successor: None)
         caught(test_flow_retune.test_a_point_that_is_removed_lets_its_waiters_go)
         how = "users (other shape)"
         caught(test_flow_retune.test_waiters_ask_again_at_a_new_gate_in_their_order, how)

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from fairlead.errors import ConfigError
 from fairlead.flows.loading import load
+from fairlead.flows.scheduler import FlowScheduler
 from tests.flows.door import (
     POINT,
     ask,
@@ -316,5 +318,102 @@ def test_a_waiter_granted_in_the_course_of_the_reload_is_not_asked_twice():
         assert flow.end()
         assert point.gate.active == 0
         assert point_of(flows).gate.active == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"load": {"signal": "x", "setpoint": 1, "gradient": {"slope": 0}}},
+        {"quota": quota(1, 5e-324, interval="366d")},
+    ],
+    ids=["of another shape", "in place"],
+)
+def test_a_change_that_is_bad_at_one_point_changes_none(bad):
+    async def main():
+        def said(limit: int, middle: dict[str, Any]) -> dict[str, Any]:
+            around = {"concurrency": concurrency(limit)}
+            return {"control_points": {"a": around, "b": middle, "c": around, "d": around}}
+
+        flows = FlowScheduler.from_config(said(1, {"quota": quota(1, 1)}))
+        before = dict(flows.points)
+        changed = said(7, bad)
+        del changed["control_points"]["d"]
+        with pytest.raises(ConfigError):
+            flows.retune(load(changed))
+        assert flows.points == before
+        assert [point.retired for point in before.values()] == [False] * 4
+        limits = [point.settings.concurrency for name, point in before.items() if name != "b"]
+        assert [limit and limit.max_concurrency for limit in limits] == [1, 1, 1]
+        assert flows.settings.control_points["a"] == before["a"].settings
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", [how for how in CHANGES if "other shape" in how])
+def test_nobody_new_passes_those_who_move(how):
+    async def main():
+        flows = scheduler(**BEFORE)
+        holder = await flows.start_flow("p")
+        waiters = [await waiting(flows) for _ in range(2)]
+        flows.retune(loaded(**BEFORE | CHANGES[how] | {"concurrency": concurrency(2)}))
+        assert not (await flows.start_flow("p", timeout=0)).should_run()
+        first = await granted(waiters[0])
+        assert not waiters[1].done()
+        last = await waiting(flows)
+        assert holder.end()
+        second = await granted(waiters[1])
+        assert not last.done()
+        assert first.end()
+        (await granted(last)).end()
+        second.end()
+        balanced(flows)
+
+    run(main())
+
+
+def test_who_moves_and_leaves_before_it_wakes_leaves_nothing():
+    """Granted, refused or in line at the new gate by then."""
+
+    async def main():
+        flows = scheduler(concurrency=concurrency(1))
+        holder = await flows.start_flow("p")
+        waiters = [await waiting(flows) for _ in range(4)]
+        said = {"fairness_label_key": "user", "max_queue": 1}
+        flows.retune(loaded(concurrency=concurrency(2), scheduler=said))
+        assert point_of(flows).gate.waiting == 1
+        for waiter in waiters:
+            waiter.cancel()
+        await ticks()
+        assert all(waiter.cancelled() for waiter in waiters)
+        assert holder.end()
+        balanced(flows)
+
+    run(main())
+
+
+def test_two_reloads_before_anybody_wakes():
+    async def main():
+        flows = scheduler(concurrency=concurrency(1))
+        holder = await flows.start_flow("p")
+        waiters = [await waiting(flows) for _ in range(3)]
+        holder.end()
+        for said in ({"fairness_label_key": "user"}, {}, {"tenant_label_key": "tenant"}):
+            flows.retune(loaded(concurrency=concurrency(1), scheduler=said))
+        for waiter in waiters:
+            (await granted(waiter)).end()
+        balanced(flows)
+        assert sum(one.accepted_flows for one in point_of(flows).counts.workloads.values()) == 4
+
+    run(main())
+
+
+def test_what_could_not_be_read_is_not_followed():
+    async def main():
+        flows = scheduler(**BEFORE)
+        with pytest.raises(ConfigError, match="max_concurrency"):
+            flows.retune(load(config(concurrency={})))
+        assert list(flows.points) == [POINT]
 
     run(main())

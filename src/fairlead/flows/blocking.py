@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.core.ticket import EXPIRED, NEW, RUNNING, WAITING, Outcome
@@ -15,7 +16,7 @@ from fairlead.flows.scheduler import PATIENCE, TICK
 from fairlead.runtime import ThreadGate, plain_gates
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
@@ -64,17 +65,27 @@ class BlockingFlow(Flow):
                     point.answered(self, runtime.now())
                     break
             if waits and self._told is not None:
-                self._wait(point, self._told)
+                self._wait(self._told)
             elif self.state is EXPIRED:
                 self._try_again(point)
             if self.moved:
                 point = self.scheduler.points.get(self.control_point)
                 self.move(point)
                 continue
-            with runtime.lock:
-                point.answered(self, runtime.now())
+            with self._at_point() as point:
+                if not self.accepted:  # else a reload noted the answer
+                    point.answered(self, point.runtime.now())
             break
         return self
+
+    @contextmanager
+    def _at_point(self) -> Iterator[Point]:
+        """Hold the lock of the point it is at: a reload may bring it to another before that is held."""
+        while (point := self.point) is not None:
+            with point.runtime.lock:
+                if point is self.point:
+                    yield point
+                    return
 
     def _try_again(self, point: Point) -> None:
         """It would not wait; but more may be lent than this process has borrowed: wait for that one answer."""
@@ -104,15 +115,11 @@ class BlockingFlow(Flow):
                     runtime.withdraw([self])
                     self.state = EXPIRED
 
-    def _wait(self, point: Point, told: threading.Event) -> None:
+    def _wait(self, told: threading.Event) -> None:
         try:
             told.wait()  # the gate's timer tells it when its time is up
         except BaseException:  # a signal's handler raised in this thread
-            with point.runtime.lock:
-                if self.state is WAITING:
-                    point.runtime.withdraw([self])
-                elif self.state is RUNNING:  # granted, but nobody is there to use it
-                    point.runtime.finish(self, Outcome.LOST)
+            with self._at_point() as point:
                 point.left(self)
             raise
 

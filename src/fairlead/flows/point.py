@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fairlead.core import Change, Gate
 from fairlead.core.capacity import NEVER
-from fairlead.core.ticket import DONE, EXPIRED, REFUSED, RUNNING, UNSET, Outcome
+from fairlead.core.ticket import DONE, EXPIRED, REFUSED, RUNNING, UNSET, WAITING, Outcome
 from fairlead.flows.counts import MOST_WORKLOADS, Counts
 from fairlead.flows.leavers import Leavers
 from fairlead.flows.parts import CONCURRENCY, RETRY, Parts
+from fairlead.flows.signals import PostedSignals
 from fairlead.flows.window import WindowMean
 from fairlead.flows.workloads import Resolver
 from fairlead.policies import FIFO, Classes, FairQueue, Level
@@ -26,14 +27,13 @@ if TYPE_CHECKING:
     from fairlead.core.ticket import Ticket
     from fairlead.flows.flow import Flow
     from fairlead.flows.settings import ControlPoint, Scheduler
-    from fairlead.flows.signals import PostedSignals
     from fairlead.ledger.ledger import Ledger
     from fairlead.runtime import MakeGate
 
 # Seconds after which a flow that nobody ended is forgotten, where nothing lets it hold its tokens longer.
 LONGEST_UNENDED = 3600.0
 RECENT = 60.0  # seconds that an end counts for how fast things go
-FAILED, IGNORED = Outcome.FAILED, Outcome.IGNORED
+FAILED, IGNORED, LOST = Outcome.FAILED, Outcome.IGNORED, Outcome.LOST
 NOWHERE = object()
 
 
@@ -90,6 +90,13 @@ def _nested(make: Callable[[], Policy]) -> Callable[[Hashable], Policy]:
 
 def _priority(key: Any) -> float:
     return float(key[1]) or 1.0  # of those with priority 0 none is more important
+
+
+def try_out(settings: ControlPoint, *, shared: bool) -> None:
+    """Raise what would be raised on the way to a control point of these settings."""
+    Parts(settings, PostedSignals(), float, shared=shared).capacity()
+    policy_of(settings.scheduler)
+    Resolver(settings.scheduler)
 
 
 class Point:
@@ -176,10 +183,19 @@ class Point:
         if self.parts.shared:
             return  # those who hold tokens of a ledger hold them until they end
         self.parts.inherit(former.parts, now)
-        holders = former.gate.surrender()
+        holders: list[Any] = former.gate.surrender()
         for flow in holders:
-            flow.point = self  # type: ignore[attr-defined]
+            if not flow.accepted:  # it has not woken since it was granted
+                former.answered(flow, now)
+            flow.point = self
         self.gate.adopt(holders, now)
+
+    def receive(self, flow: Flow) -> None:
+        """Let a flow go on here that waited at the point before this one."""
+        flow.move(self)
+        self.runtime.after(self.ask(flow, self.runtime.now()))
+        if flow.state is not WAITING or not self.waits(flow):
+            flow.told()
 
     def retire(self) -> None:
         """Let nobody ask here any more."""
@@ -296,9 +312,17 @@ class Point:
             self.load.throttle.answered(cost, True, now)
 
     def left(self, flow: Flow) -> None:
-        """Note that a flow's caller stopped waiting."""
-        self.queued -= flow.cost
-        self.leavers.leave(flow)
+        """Take out a flow whose caller stopped waiting."""
+        if flow.state is WAITING:
+            self.runtime.withdraw([flow])
+        elif flow.state is RUNNING:  # granted, but nobody is there to use it
+            self.runtime.finish(flow, LOST)
+        if flow.accepted:  # in the course of a reload, and counted
+            flow.accepted = False
+            return
+        if flow.queued_ahead >= 0:
+            self.queued -= flow.cost
+            self.leavers.leave(flow)
         self.counts.rejected(flow)
 
     def retry_after(self, flow: Flow, now: float) -> float | None:

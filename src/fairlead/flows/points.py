@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fairlead.core.ticket import WITHDRAWN
 from fairlead.errors import ConfigError
 from fairlead.flows.loading import load
-from fairlead.flows.point import Point
+from fairlead.flows.point import Point, try_out
 from fairlead.flows.signals import PostedSignals
 from fairlead.flows.workloads import canonical
 from fairlead.runtime import plain_gates
@@ -85,8 +85,12 @@ class Points:
 
     def retune(self, loaded: Loaded) -> None:
         """Follow other settings; whoever waits goes on waiting, at a new gate where the old one cannot be changed."""
+        if loaded.problems:
+            raise ConfigError("\n".join(loaded.lines))
         if loaded.settings.redis != self.settings.redis:
             raise ConfigError("redis changes only when the scheduler starts anew")
+        for said in loaded.settings.control_points.values():
+            try_out(said, shared=self.ledger is not None)  # what is wrong changes nothing
         self.settings = loaded.settings
         now = self.now()
         for name, said in loaded.settings.control_points.items():
@@ -98,31 +102,40 @@ class Points:
                 if point.retune(said, now):
                     continue
                 successor = self._point(name, said)
-                self._send_on(point)  # first: it may let somebody start, who then holds tokens
+                waiters = self._take_out(point)  # it may let somebody start, who then holds tokens
                 # Under its lock too: who ends meanwhile belongs to it before its gate holds them.
                 with self.guard(successor):
                     successor.succeed(point, now)
+                    self._send_on(waiters, successor)
                 self.points[name] = successor
             self._retire(point)
         for name in [name for name in self.points if name not in loaded.settings.control_points]:
             point = self.points.pop(name)
             with self.guard(point):
-                self._send_on(point)
+                self._send_on(self._take_out(point), None)
             self._retire(point)
 
     def guard(self, point: Point) -> AbstractContextManager[Any]:
         """Keep others from a point's gate meanwhile; on a loop nobody else is there."""
         return nullcontext()
 
-    def _send_on(self, point: Point) -> None:
-        """Send whoever waits at a point to the one of that name now, or on, if nothing limits them any more."""
+    def _take_out(self, point: Point) -> list[Flow]:
+        """Retire a point; return those who wait there, in the order they came."""
         point.retire()
-        waiters = sorted(point.gate.waiters(), key=attrgetter("seq"))  # in the order they came
+        waiters: list[Any] = sorted(point.gate.waiters(), key=attrgetter("seq"))
         point.runtime.withdraw(waiters)
+        return [flow for flow in waiters if flow.state is WITHDRAWN]  # not answered on the way
+
+    def _send_on(self, waiters: list[Flow], successor: Point | None) -> None:
+        """Line them up at the successor before anybody new comes, or let them go, if nothing limits them any more."""
+        if waiters and successor is not None:
+            successor.runtime.enter("retune")
         for flow in waiters:
-            if flow.state is WITHDRAWN:  # and was not answered on the way
-                flow.moved = True  # type: ignore[attr-defined]
-                flow.told()  # type: ignore[attr-defined]
+            if successor is not None and flow.queued_ahead >= 0:
+                successor.receive(flow)
+            else:  # who waits for one answer of the ledger only has no place to lose
+                flow.moved = True
+                flow.told()
 
     def _retire(self, point: Point) -> None:
         """Put away what belongs to a point that nobody comes to any more.  The lock is not held."""

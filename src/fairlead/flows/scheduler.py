@@ -57,12 +57,14 @@ class AsyncFlow(Flow):
             if self.state is EXPIRED and point.parts.leases:
                 await self._try_again(point)
             if self.state is WAITING and point.waits(self):
-                await self._wait(point)
+                await self._wait()
             if self.moved:
                 point = self.scheduler.points.get(self.control_point)
                 self.move(point)
                 continue
-            point.answered(self, runtime.clock())
+            point = self.point  # a reload may have brought it to another, and noted the answer
+            if point is not None and not self.accepted:
+                point.answered(self, point.runtime.clock())
             break
         return self
 
@@ -89,16 +91,13 @@ class AsyncFlow(Flow):
                 runtime.withdraw([self])
                 self.state = EXPIRED
 
-    async def _wait(self, point: Point) -> None:
-        self.waiter = point.runtime.entered.create_future()
+    async def _wait(self) -> None:
+        self.waiter = asyncio.get_running_loop().create_future()
         try:
             await self.waiter
         except BaseException:  # cancelled, or closed
-            if self.state is WAITING:
-                point.runtime.withdraw([self])
-            elif self.state is RUNNING:  # granted, but nobody is there to use it
-                point.runtime.finish(self, Outcome.LOST)
-            point.left(self)
+            if self.point is not None:
+                self.point.left(self)
             raise
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:

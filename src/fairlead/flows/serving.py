@@ -152,8 +152,8 @@ class FlowServer:
 
     def retune(self, loaded: Loaded) -> None:
         """Follow a changed configuration."""
-        self._loaded = loaded
         self.flows.retune(loaded)
+        self._loaded = loaded
 
     def describe(self) -> str:
         """Say in one line what is served where."""
