@@ -417,3 +417,122 @@ def test_what_could_not_be_read_is_not_followed():
         assert list(flows.points) == [POINT]
 
     run(main())
+
+
+USERS = {"scheduler": {"fairness_label_key": "user"}}  # takes another gate
+
+
+async def press(flows: FlowScheduler, seconds: float, rate: float = 20.0) -> None:
+    """Ask at a rate, with a signal that says: too much."""
+    for number in range(int(seconds * rate)):
+        if number % rate == 0:
+            flows.post_signal("x", 2.0)
+        (await flows.start_flow("p", timeout=0)).end()
+        await asyncio.sleep(1 / rate)
+
+
+@pytest.mark.parametrize("signal", ["x", "queue_length"])
+def test_load_control_goes_on_at_a_new_gate(signal):
+    async def main():
+        load_said = {"controller": "aiad", "signal": signal, "setpoint": 1.0, "period": "10s"}
+        limits = {"load": load_said | {"load_multiplier_linear_decrement": 0.1}}
+        flows = scheduler(**limits, concurrency=concurrency(1000))
+        held = await flows.start_flow("p")  # from before anything was limited
+        point = point_of(flows)
+        if signal == "queue_length":
+            assert point.load is not None
+            point.load.queue_length = lambda: 2.0
+        await press(flows, 60.0)
+        before = point.load
+        assert before is not None
+        bucket, decision = before.bucket, before.decision
+        assert decision is not None
+        assert not bucket.passes(now())
+        books = (bucket.rate, bucket.level(now()))
+        flows.retune(loaded(**limits, concurrency=concurrency(1000), **USERS))
+        after = point_of(flows).load
+        assert point_of(flows) is not point
+        assert after is before
+        assert after.decision is decision
+        assert after.bucket is not bucket
+        assert (after.bucket.rate, after.bucket.level(now())) == books
+        assert point_of(flows).capacity.part("load") is after.bucket
+        assert after.queue_length() == point_of(flows).gate.waiting == 0
+        rate = after.bucket.rate
+        await press(flows, 20.0)
+        assert after.bucket.rate != rate  # its controller moves the bucket of the new gate
+        other = {"load": load_said | {"setpoint": 3.0}}
+        flows.retune(loaded(**other, concurrency=concurrency(1000), **USERS))
+        fresh = point_of(flows).load
+        assert fresh is not after
+        assert fresh is not None
+        assert fresh.bucket.passes(now())
+        assert held.end()
+
+    run(main())
+
+
+def test_a_flow_that_moves_is_one_arrival():
+    async def main():
+        limits = {"load": {"signal": "x", "setpoint": 1.0}, "concurrency": concurrency(1)}
+        flows = scheduler(**limits)
+        await flows.start_flow("p")
+        await waiting(flows)
+        control = point_of(flows).load
+        assert control is not None
+        arrived: list[float] = []
+
+        def noted(tokens: float, now: float) -> tuple[()]:
+            arrived.append(tokens)
+            return ()
+
+        control.arrived = noted  # type: ignore[method-assign]
+        flows.retune(loaded(**limits, **USERS))
+        assert point_of(flows).load is control
+        assert point_of(flows).gate.waiting == 1
+        assert arrived == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", ["vegas", "gradient2"])
+def test_a_learned_limit_goes_on_at_a_new_gate(kind):
+    async def main():
+        flows = scheduler(concurrency={"max_concurrency": kind})
+        point = point_of(flows)
+        assert point.learner is not None
+        first = point.learner.limit
+        for _ in range(20):
+            held = [await flows.start_flow("p", timeout=0) for _ in range(first)]
+            await asyncio.sleep(0.3)
+            for flow in held:
+                flow.end()
+        learned = point.learner.limit
+        assert learned != first
+        flows.retune(loaded(concurrency={"max_concurrency": kind}, **USERS))
+        assert point_of(flows) is not point
+        assert point_of(flows).learner is point.learner
+        part: Any = point_of(flows).parts.concurrency
+        assert part.limit == learned
+        other = {"vegas": "gradient2", "gradient2": "vegas"}[kind]
+        flows.retune(loaded(concurrency={"max_concurrency": other}, **USERS))
+        fresh = point_of(flows).learner
+        assert fresh is not None
+        assert type(fresh) is not type(point.learner)
+
+    run(main())
+
+
+def test_learned_costs_are_kept_at_a_new_gate():
+    async def main():
+        said: dict[str, Any] = {"workload_latency_based_tokens": True}
+        flows = scheduler(**BEFORE, scheduler=said)
+        for _ in range(200):
+            async with flows.flow("p"):
+                await asyncio.sleep(0.25)
+        cost = (await flows.start_flow("p")).tokens
+        assert cost == pytest.approx(250.0)
+        flows.retune(loaded(concurrency=concurrency(1000), scheduler=said | USERS["scheduler"]))
+        assert (await flows.start_flow("p")).tokens == pytest.approx(250.0)
+
+    run(main())

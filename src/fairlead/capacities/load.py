@@ -64,6 +64,13 @@ class LoadBucket(TokenBucket):
         """Let everything pass until a rate is set again (an adjustment)."""
         self._until = -inf
 
+    def inherit(self, former: TokenBucket, now: float) -> None:
+        """Limit as another does, with what it holds; an adjustment."""
+        if isinstance(former, LoadBucket):
+            self.rate, self.burst = former.rate, former.burst
+            self._until, self._since = former._until, former._since
+        super().inherit(former, now)
+
     def _possible_at(self, key: Hashable, cost: float, now: float) -> float:
         if cost <= 0 or self.passes(now):
             return now

@@ -34,7 +34,7 @@ class LoadControl:
         self.throttle = Throttle()
         self.latencies: list[Latency] = []  # the signal, its confirmation, or both
         self.decision: Decision | None = None
-        self._queue_length = queue_length
+        self.queue_length = queue_length
         signal = self._source(settings.signal, posted)
         setpoint = settings.setpoint
         if setpoint == "learned":
@@ -58,8 +58,13 @@ class LoadControl:
         if name == "cpu":
             return CpuUtilization()
         if name == "queue_length":
-            return Reading(self._queue_length)
+            return Reading(lambda: self.queue_length())  # of whichever point it is at
         return posted.named(name)
+
+    def take_over(self, other: LoadControl, now: float) -> None:
+        """Go on with what was learned and decided at the point that another was made for."""
+        other.bucket.inherit(self.bucket, now)
+        self.bucket, self.queue_length = other.bucket, other.queue_length
 
     def arrived(self, tokens: float, now: float) -> Sequence[Change]:
         """A flow asks; tell what that changes."""

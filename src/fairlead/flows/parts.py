@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fairlead.capacities import (
     Both,
@@ -195,6 +195,17 @@ class Parts:
             and isinstance(self.quota, TokenBucket)
         ):
             self.quota.inherit(former.quota, now)
+        learner, load = former.learner, former.load
+        if learner is not None and type(learner) is type(self.learner):
+            self.learner = learner
+            cast("InFlight", self.concurrency).resize(learner.limit)
+        if (
+            load is not None
+            and self.load is not None
+            and former.settings.load == self.settings.load
+        ):
+            load.take_over(self.load, now)
+            self.load = load
 
     def expected_at(self, flow: Flow, now: float) -> float:
         """Tell when the ledger said that there would be more for a flow; now, if it has said nothing."""

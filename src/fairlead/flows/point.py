@@ -180,15 +180,18 @@ class Point:
         """Take the place of a point that could not be retuned, with those who hold its tokens and what was counted."""
         self.counts = former.counts
         self.resolver.count_on_from(former.resolver)
-        if self.parts.shared:
-            return  # those who hold tokens of a ledger hold them until they end
+        if not self.parts.shared:  # those who hold tokens of a ledger hold them until they end
+            holders: list[Any] = former.gate.surrender()
+            for flow in holders:
+                if not flow.accepted:  # it has not woken since it was granted
+                    former.answered(flow, now)
+                flow.point = self
+            self.gate.adopt(holders, now)
+        # After that: what they drew is in the books of the former limits.
         self.parts.inherit(former.parts, now)
-        holders: list[Any] = former.gate.surrender()
-        for flow in holders:
-            if not flow.accepted:  # it has not woken since it was granted
-                former.answered(flow, now)
-            flow.point = self
-        self.gate.adopt(holders, now)
+        self.load, self.learner = self.parts.load, self.parts.learner
+        if self._costs is not None:
+            self._costs = former._costs or self._costs
 
     def receive(self, flow: Flow) -> None:
         """Let a flow go on here that waited at the point before this one."""
@@ -239,7 +242,9 @@ class Point:
             flow.rank = 0
         if most is not None or flow.timeout is not None:
             self._limit_wait(flow, most, now)
-        if self.load is not None:
+        if (
+            self.load is not None and flow.arrived_at == UNSET
+        ):  # else it was counted before it moved
             for change in self.load.arrived(cost, now):
                 self.runtime.adjust(change)
 
