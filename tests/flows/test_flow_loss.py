@@ -156,3 +156,39 @@ def test_one_loop_after_another_without_a_close_between(server: Valkey):
         return ran
 
     assert [asyncio.run(turn()), asyncio.run(turn()), asyncio.run(last())] == [True] * 3
+
+
+def test_a_reload_in_a_loss_brings_no_tokens_and_its_policy_holds_at_once(server: Valkey):
+    point = uuid.uuid4().hex
+
+    def said(capacity: float, policy: str, fill: float = 1) -> dict[str, Any]:
+        quota = {"bucket_capacity": capacity, "fill_amount": fill, "interval": "1h"}
+        limits = {"quota": quota | {"on_redis_loss": policy}}
+        return {"redis": server.url, "control_points": {point: limits}}
+
+    async def main() -> None:
+        flows = FlowScheduler.from_config(said(10, "local"))
+
+        async def admitted() -> int:
+            asked = [await flows.start_flow(point, timeout=0) for _ in range(12)]
+            return sum(flow.should_run() for flow in asked)
+
+        assert await admitted() == 10
+        server.kill()
+        ledger = flows.ledger
+        assert ledger is not None
+        while ledger.describe()["state"] == "connected":
+            await ledger.answered()
+        assert await admitted() == 0
+        for capacity in (11, 12, 5):
+            flows.retune(load(said(capacity, "local")))
+            assert await admitted() == 0
+        flows.retune(load(said(10, "open")))
+        assert await admitted() == 12
+        flows.retune(load(said(10, "closed")))
+        assert await admitted() == 0
+        flows.retune(load(said(10, "local", 3600 * 5000)))
+        assert (await flows.start_flow(point, timeout=20)).should_run()  # it fills as it says now
+        await flows.close()
+
+    asyncio.run(asyncio.wait_for(main(), 30))

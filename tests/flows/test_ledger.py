@@ -165,15 +165,15 @@ def test_what_one_process_borrowed_and_does_not_use_comes_back(url: str):
 
 def test_a_reload_of_the_limit_counts_at_once(url: str):
     async def run() -> None:
-        async with quota_node(url, "reload", 10, 0.1) as (node, _):
+        async with quota_node(url, "reload", 10, 0.1) as (node, ledger):
             for _ in range(10):
                 assert await node.use(1.0)
             lease: Any = node.lease  # type: ignore[attr-defined]
-            lease.retune(10, 1000, 1.0)
+            lease.retune(10, 1000, 1.0, ledger.now())
             assert await node.use(1.0)
             assert lease.describe()["mode"] == "leased"
             with pytest.raises(ConfigError):
-                lease.retune(10, 0, 1.0)
+                lease.retune(10, 0, 1.0, ledger.now())
 
     asyncio.run(run())
 

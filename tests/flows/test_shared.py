@@ -174,3 +174,85 @@ def test_the_ledger_shows_in_the_metrics(config, point):
     assert len(granted) == 1
     assert f'limit="{point}.concurrency"' in granted[0]
     assert float(granted[0].split()[-1]) >= 1
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "a fill": {"quota": {"bucket_capacity": 90, "fill_amount": 20, "interval": "2s"}},
+    "a way to fill": {"quota": {"continuous_fill": False}},
+    "a policy for a loss": {"concurrency": {"on_redis_loss": "closed"}},
+    "how long it may hold": {"concurrency": {"max_inflight_duration": "50s"}},
+    "nothing": {},
+}
+
+
+def changed(config: dict[str, Any], point: str, change: dict[str, Any]) -> dict[str, Any]:
+    """The configuration, with some of the settings of its point changed."""
+    before = config["control_points"][point]
+    after = {key: said | change.get(key, {}) for key, said in before.items()}
+    return {**config, "control_points": {point: change | after}}
+
+
+@pytest.fixture
+def both(config: dict[str, Any], point: str) -> dict[str, Any]:
+    """Two at once, of plenty."""
+    plenty = {"bucket_capacity": 100, "fill_amount": 10, "interval": "1s"}
+    limits = {"concurrency": {"max_concurrency": 2}, "quota": plenty}
+    return {**config, "control_points": {point: limits}}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_who_holds_is_counted_after_a_reload(both, point, how):
+    """In this process and in another that shares the limit."""
+
+    async def main() -> None:
+        one, two = FlowScheduler.from_config(both), FlowScheduler.from_config(both)
+        held = [await one.start_flow(point, timeout=5) for _ in range(2)]
+        assert [flow.should_run() for flow in held] == [True, True]
+        for flows in (one, two):
+            flows.retune(load(changed(both, point, CHANGES[how])))
+        for _ in range(5):
+            for flows in (one, two):
+                assert flows.ledger is not None
+                await flows.ledger.answered()
+                assert not (await flows.start_flow(point, timeout=0)).should_run()
+        assert [flow.end() for flow in held] == [True, True]
+        after = [await two.start_flow(point, timeout=20) for _ in range(2)]
+        assert [flow.should_run() for flow in after] == [True, True]
+        assert not (await one.start_flow(point, timeout=0)).should_run()
+        await one.close()
+        await two.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_who_holds_is_counted_after_a_reload_between_threads(both, point):
+    flows = SyncFlowScheduler.from_config(both)
+    held = [flows.start_flow(point, timeout=5) for _ in range(2)]
+    flows.retune(load(changed(both, point, CHANGES["a policy for a loss"])))
+    for _ in range(5):
+        assert not flows.start_flow(point, timeout=0).should_run()
+    assert [flow.end() for flow in held] == [True, True]
+    assert flows.start_flow(point, timeout=20).should_run()
+    flows.close()
+
+
+def test_a_changed_bucket_is_the_same_bucket(config, point):
+    """What was drawn from it is gone, and what a flow settles goes back into it."""
+
+    def said(capacity: float) -> dict[str, Any]:
+        quota = {"bucket_capacity": capacity, "fill_amount": 1, "interval": "1h"}
+        limits = {"quota": quota, "scheduler": {"tokens_label_key": "tokens"}}
+        return {**config, "control_points": {point: limits}}
+
+    async def main() -> list[bool]:
+        flows = FlowScheduler.from_config(said(100))
+        first = await flows.start_flow(point, {"tokens": "90"}, timeout=5)
+        flows.retune(load(said(101)))
+        asked = [await flows.start_flow(point, {"tokens": "20"}, timeout=0)]
+        assert first.end(tokens=50)
+        asked.append(await flows.start_flow(point, {"tokens": "45"}, timeout=5))
+        asked.append(await flows.start_flow(point, {"tokens": "10"}, timeout=0))
+        await flows.close()
+        return [flow.should_run() for flow in asked]
+
+    assert asyncio.run(asyncio.wait_for(main(), 30)) == [False, True, False]

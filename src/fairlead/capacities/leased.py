@@ -279,6 +279,11 @@ class LeasedTokens(Capacity):
         self._stirred.update(dict.fromkeys(self._blocks))
         self.opened.append(FULL)
 
+    def retune_local(self, rate: float, burst: float, interval: float | None, now: float) -> None:
+        """Change the bucket that stands in while the ledger is lost."""
+        if self._local is not None:
+            self._local.retune(rate, burst, interval, now)
+
     def set_burst(self, burst: float) -> None:
         """Change the size of the bucket."""
         if not (isfinite(burst) and burst > 0):

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from fairlead.flows.signals import PostedSignals
     from fairlead.ledger.leases import Lease
     from fairlead.ledger.ledger import Ledger
+    from fairlead.ledger.quota_lease import QuotaLease
+    from fairlead.ledger.slots_lease import SlotsLease
 
     Claim = Callable[[Ticket], tuple[Hashable, float, Hashable]]
 
@@ -231,23 +233,33 @@ class Parts:
         """Tell the changes that make these limits what the settings say; None if they are of another shape."""
         if _shape(settings) != _shape(self.settings):
             return None
-        before, self.settings = self.settings, settings
-        if self.leases:
-            # What other processes share is changed by a new limit, which leaves the old one to them.
-            limits = [(one.quota, one.concurrency) for one in (before, settings)]
-            if limits[0] != limits[1]:
-                self.settings = before
-                return None
-            return iter(())
+        self.settings = settings
+        self._retune_leases(now)
         return self._changes(settings, now)
+
+    def _retune_leases(self, now: float) -> None:
+        """Change what is kept in common: each process asks with its own settings, and the last to ask is right."""
+        quota, concurrency = self.settings.quota, self.settings.concurrency
+        for lease in self.leases:
+            if lease.kind == QUOTA and quota is not None:
+                tokens = cast("QuotaLease", lease)
+                tokens.continuous_fill = quota.continuous_fill
+                tokens.delay_initial_fill = quota.delay_initial_fill
+                tokens.set_policy(quota.on_redis_loss, now)
+                tokens.retune(quota.bucket_capacity, quota.fill_amount, quota.interval, now)
+            elif lease.kind == CONCURRENCY and concurrency is not None:
+                slots = cast("SlotsLease", lease)
+                slots.set_policy(concurrency.on_redis_loss, now)
+                slots.set_expiry(concurrency.max_inflight_duration)
+                slots.resize(cast("float", concurrency.max_concurrency))  # it learns in no ledger
 
     def _changes(self, settings: ControlPoint, now: float) -> Iterator[Change]:
         quota, concurrency = settings.quota, settings.concurrency
-        if quota is not None:
+        if quota is not None and isinstance(self.quota, TokenBucket):
             interval = None if quota.continuous_fill else quota.interval
             rate = quota.fill_amount / quota.interval
             yield Change(QUOTA, "retune", (rate, quota.bucket_capacity, interval, now))
-        if concurrency is not None:
+        if concurrency is not None and not isinstance(self.concurrency, LeasedSlots):
             if not isinstance(concurrency.max_concurrency, str):
                 yield Change(CONCURRENCY, "resize", (concurrency.max_concurrency,))
             yield Change(CONCURRENCY, "set_expiry", (concurrency.max_inflight_duration,))

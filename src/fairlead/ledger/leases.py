@@ -54,6 +54,10 @@ class Lease:
         self.on_loss: LossPolicy = on_loss
         self.lock = lock or nullcontext()
         self.lost = False
+        self._live, self._rank = (
+            1,
+            0,
+        )  # how many processes there were at the loss, and which this is
         self.suspended = False  # lost on suspicion only: the ledger is slow, and may yet answer
         self.failed_key: Hashable = None  # where the fault showed, to be tried again
         self.fault = ""
@@ -125,8 +129,15 @@ class Lease:
         if not self.lost:
             self.lost = True
             self.switches += 1
+            self._live, self._rank = live, rank
             with self.lock:
                 self._lose(live, rank, now)
+
+    def set_policy(self, on_loss: LossPolicy, now: float) -> None:
+        """Change what to do in a loss, also in one that lasts already; the lock is held."""
+        before, self.on_loss = self.on_loss, on_loss
+        if self.lost and on_loss != before:
+            self._lose(self._live, self._rank, now)
 
     def regain(self) -> None:
         """Go back to the ledger."""

@@ -63,10 +63,20 @@ class QuotaLease(Lease):
         self.fill_amount = fill_amount
         self.interval = interval
 
-    def retune(self, bucket_capacity: float, fill_amount: float, interval: float) -> None:
-        """Change the bucket; it counts from the next exchange on."""
+    def retune(
+        self, bucket_capacity: float, fill_amount: float, interval: float, now: float
+    ) -> None:
+        """Change the bucket; it counts from the next exchange on, and in a loss from now on."""
         self._set(bucket_capacity, fill_amount, interval)
         self._change("set_burst", bucket_capacity)
+        if self.lost and self.on_loss == "local":
+            self._change("retune_local", *self._part(), now)
+
+    def _part(self) -> tuple[float, float, float | None]:
+        """Tell this process's part of the bucket in a loss: its rate, its burst and the interval of its fills."""
+        rate, burst = self.fill_amount / self.interval, self.bucket_capacity
+        fills_every = None if self.continuous_fill else self.interval
+        return rate / self._live, burst / self._live, fills_every
 
     def set_aside(self) -> None:
         for key, tokens in self.capacity.surplus():
@@ -135,8 +145,8 @@ class QuotaLease(Lease):
         if self.on_loss != "local":
             self._change("lose", self.on_loss, None)
             return
-        rate, burst = self.fill_amount / self.interval / live, self.bucket_capacity / live
-        local = self.capacity.stand_in(rate, burst, None if self.continuous_fill else self.interval)
+        rate, burst, interval = self._part()
+        local = self.capacity.stand_in(rate, burst, interval)
         for key, (level, at) in self._known.items():
             filled = min(self.bucket_capacity, level + (now - at) * rate * live)
             own = self.capacity.level(key)

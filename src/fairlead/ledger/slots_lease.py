@@ -50,6 +50,11 @@ class SlotsLease(Lease):
         self._change("resize", max_concurrency)
         self.max_concurrency = max_concurrency
 
+    def set_expiry(self, max_inflight_duration: float) -> None:
+        """Change how long what starts from now on may hold."""
+        self._change("set_expiry", max_inflight_duration)
+        self.max_inflight_duration = max_inflight_duration
+
     def set_aside(self) -> None:
         for key, room in self.capacity.surplus():
             self._change("lend", key, room, self.capacity.deadline(key))
