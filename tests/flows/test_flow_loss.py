@@ -1,6 +1,7 @@
 """A lost ledger, seen from the door: whatever the policy, nobody waits longer for it than a quarter of a second."""
 
 import asyncio
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -192,3 +193,54 @@ def test_a_reload_in_a_loss_brings_no_tokens_and_its_policy_holds_at_once(server
         await flows.close()
 
     asyncio.run(asyncio.wait_for(main(), 30))
+
+
+@pytest.mark.parametrize("how", ["freeze", "kill"])
+def test_who_waits_at_a_closed_limit_when_the_loss_is_noticed_is_told(server: Valkey, how: str):
+    """Its timeout would be waited out in vain: here there is none."""
+    said = config(server, "closed")
+
+    async def main() -> None:
+        flows = FlowScheduler.from_config(said)
+        await flows.start()
+        getattr(server, how)()
+        asked = await asyncio.gather(*(flows.start_flow(point) for point in said["control_points"]))
+        for flow in asked:
+            assert (flow.should_run(), flow.reject_reason) == (False, "timeout")
+            assert "ledger" in (flow.message or "")
+            assert flow.point is not None
+            assert (flow.point.gate.waiting, flow.point.queued) == (0, 0)
+        if how == "freeze":
+            server.thaw()
+        await flows.close()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_and_so_is_a_thread(server: Valkey):
+    said = config(server, "closed")
+    flows = SyncFlowScheduler.from_config(said)
+    flows.start()
+    connected = flows.answered()
+    assert connected is not None
+    assert connected.result(30)
+    server.freeze()
+    answered: list[Flow] = []
+
+    def ask(point: str) -> None:
+        answered.append(flows.start_flow(point))
+
+    threads = [
+        threading.Thread(target=ask, args=(point,), daemon=True) for point in said["control_points"]
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(answered) == 2
+    for flow in answered:
+        assert not flow.should_run()
+        assert "ledger" in (flow.message or "")
+        assert flow.retry_after is not None
+    server.thaw()
+    flows.close()

@@ -256,3 +256,51 @@ def test_a_changed_bucket_is_the_same_bucket(config, point):
         return [flow.should_run() for flow in asked]
 
     assert asyncio.run(asyncio.wait_for(main(), 30)) == [False, True, False]
+
+
+LIMITS: dict[str, dict[str, Any]] = {
+    "quota": {"quota": {"bucket_capacity": 10, "fill_amount": 1, "interval": "1h"}},
+    "concurrency": {"concurrency": {"max_concurrency": 10}},
+}
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+@pytest.mark.parametrize("most", [0, 2])
+def test_who_waits_for_the_ledgers_answer_only_is_not_in_the_queue(config, point, kind, most):
+    """A full queue refuses who would have to wait, and nobody for whom the ledger has tokens."""
+    limits = LIMITS[kind] | {"scheduler": {"max_queue": most}}
+    said = {**config, "control_points": {point: limits}}
+
+    async def main() -> None:
+        flows = FlowScheduler.from_config(said)
+        asked = [flows.start_flow(point, timeout=timeout) for timeout in (None, 20.0, 0, 20.0, 0)]
+        ran = await asyncio.gather(*asked)
+        ran += [await flows.start_flow(point, timeout=timeout) for timeout in (None, 20.0, 0) * 2]
+        assert [flow.should_run() for flow in ran].count(True) == 10
+        assert not ran[-1].should_run()
+        waiting = [asyncio.ensure_future(flows.start_flow(point)) for _ in range(most)]
+        await asyncio.sleep(0)
+        assert flows.points[point].gate.waiting == most
+        flow = await flows.start_flow(point, timeout=20.0)
+        assert flow.reject_reason == "queue_full"
+        assert f"the limit is {most}" in (flow.message or "")
+        assert flow.retry_after is not None
+        assert flows.points[point].gate.waiting == most
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert flows.points[point].queued == 0
+        await flows.close()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+def test_nor_between_threads(config, point, kind):
+    limits = LIMITS[kind] | {"scheduler": {"max_queue": 0}}
+    flows = SyncFlowScheduler.from_config({**config, "control_points": {point: limits}})
+    ran = [flows.start_flow(point, timeout=timeout) for timeout in (None, 20.0, 0.0) * 3]
+    ran.append(flows.start_flow(point))
+    assert all(flow.should_run() for flow in ran)
+    assert flows.start_flow(point, timeout=20.0).reject_reason == "queue_full"
+    flows.close()

@@ -61,12 +61,12 @@ class BlockingFlow(Flow):
                 waits = self.state is WAITING and point.waits(self)
                 if waits:
                     self._told = threading.Event()
-                elif self.state is not EXPIRED or not point.parts.leases:
+                elif not (point.parts.leases and self.had_no_wait):
                     point.answered(self, runtime.now())
                     break
             if waits and self._told is not None:
                 self._wait(self._told)
-            elif self.state is EXPIRED:
+            else:
                 self._try_again(point)
             if self.moved:
                 point = self.scheduler.points.get(self.control_point)
@@ -94,18 +94,17 @@ class BlockingFlow(Flow):
             if not point.parts.may_lend(self, runtime.now()):
                 return
             told = self._told = threading.Event()
-            self.renew()
-            self.wait_until = runtime.now() + PATIENCE
-            runtime.offer(self)
+            verdict = self.state, self.reason
+            point.ask_ledger(self, PATIENCE)
         answer = self.scheduler.answered()
         try:
             if answer is not None:
                 answer.add_done_callback(lambda _: told.set())
                 told.wait(PATIENCE)
         except BaseException:
-            with runtime.lock:
+            with self._at_point() as point:
                 if self.state is RUNNING:  # granted, but nobody is there to use it
-                    runtime.finish(self, Outcome.LOST)
+                    point.runtime.finish(self, Outcome.LOST)
             raise
         finally:
             if answer is not None:
@@ -114,6 +113,8 @@ class BlockingFlow(Flow):
                 if self.state is WAITING:
                     runtime.withdraw([self])
                     self.state = EXPIRED
+                if self.state is EXPIRED:
+                    self.state, self.reason = verdict
 
     def _wait(self, told: threading.Event) -> None:
         try:

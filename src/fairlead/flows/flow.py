@@ -115,6 +115,13 @@ class Flow(LeanTicket):
         return "timeout" if self.state is EXPIRED else "cancelled"
 
     @property
+    def had_no_wait(self) -> bool:
+        """Whether it was refused because it would not wait, or may not."""
+        return self.state is EXPIRED or (
+            self.state is REFUSED and isinstance(self.reason, QueueLimit)
+        )
+
+    @property
     def message(self) -> str | None:
         """Why it was refused, in a sentence."""
         why = self.reject_reason

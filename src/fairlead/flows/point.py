@@ -122,7 +122,7 @@ class Point:
         self.runtime = runtime_of(self.gate)
         if ledger is not None:
             lock = getattr(self.runtime, "lock", None)  # only what threads share has one
-            self.parts.join(ledger, name, self.runtime.adjust, lock)
+            self.parts.join(ledger, name, self._adjust, lock)
         self.counts = Counts()
         self.queued = 0.0  # tokens that wait
         self.leavers = Leavers()
@@ -167,10 +167,7 @@ class Point:
         for change in changes:
             self.runtime.adjust(change)
         self.policy.limit = settings.scheduler.max_queue
-        for waiter in self.gate.waiters():
-            flow = cast("Flow", waiter)
-            if self._never_fits(flow, now):
-                flow.told()
+        self._turn_away(self._never_fits, now)
         before = self.resolver
         self._follow(settings)
         self.resolver.count_on_from(before)
@@ -261,6 +258,16 @@ class Point:
             # A flow that was moved here from another gate has waited there already.
             flow.wait_until = (now if flow.arrived_at == UNSET else flow.arrived_at) + timeout
 
+    def ask_ledger(self, flow: Flow, patience: float) -> None:
+        """Offer a flow again, to wait for one answer of the ledger: beyond the line, in which it takes no place."""
+        flow.renew()
+        flow.wait_until = self.runtime.now() + patience
+        limit, self.policy.limit = self.policy.limit, None
+        try:
+            self.runtime.offer(flow)
+        finally:
+            self.policy.limit = limit
+
     def waits(self, flow: Flow) -> bool:
         """Note that a flow has to wait; False if it need not, for that would be of no use."""
         if self._never_fits(flow, self.gate.now) or self._shut_out(flow, self.gate.now):
@@ -285,6 +292,19 @@ class Point:
         self.runtime.withdraw([flow])
         flow.state = EXPIRED
         return True
+
+    def _turn_away(self, hopeless: Callable[[Flow, float], bool], now: float) -> None:
+        """Tell those who wait in vain since something changed."""
+        for waiter in self.gate.waiters():
+            flow = cast("Flow", waiter)
+            if hopeless(flow, now):
+                flow.told()
+
+    def _adjust(self, change: Change) -> None:
+        """Follow the ledger; when it is lost, nobody is left to wait at a limit that is closed without it."""
+        self.runtime.adjust(change)
+        if change.verb == "lose":
+            self._turn_away(self._shut_out, self.gate.now)
 
     def answered(self, flow: Flow, now: float) -> None:
         """Note how the wait of a flow ended, or that it was refused without any."""

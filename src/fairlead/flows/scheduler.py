@@ -54,7 +54,7 @@ class AsyncFlow(Flow):
                 runtime.after(changed)
             if self.accepted:
                 break
-            if self.state is EXPIRED and point.parts.leases:
+            if point.parts.leases and self.had_no_wait:
                 await self._try_again(point)
             if self.state is WAITING and point.waits(self):
                 await self._wait()
@@ -73,23 +73,25 @@ class AsyncFlow(Flow):
         runtime, ledger = point.runtime, self.scheduler.ledger
         if ledger is None or not point.parts.may_lend(self, runtime.clock()):
             return
-        self.renew()
-        self.wait_until = runtime.clock() + PATIENCE
-        runtime.offer(self)
+        verdict = self.state, self.reason
+        point.ask_ledger(self, PATIENCE)
         if self.state is not WAITING:
             return
         self.waiter, answer = runtime.entered.create_future(), ledger.answered()
         try:
             await asyncio.wait({self.waiter, answer}, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
-            if self.state is RUNNING:  # granted, but nobody is there to use it
-                runtime.finish(self, Outcome.LOST)
+            if self.state is RUNNING and self.point is not None:
+                # Granted, but nobody is there to use it.
+                self.point.runtime.finish(self, Outcome.LOST)
             raise
         finally:
             answer.cancel()
             if self.state is WAITING:
                 runtime.withdraw([self])
                 self.state = EXPIRED
+            if self.state is EXPIRED:
+                self.state, self.reason = verdict
 
     async def _wait(self) -> None:
         self.waiter = asyncio.get_running_loop().create_future()
