@@ -20,8 +20,8 @@ from fairlead.core import Gate
 from fairlead.core.ticket import LeanTicket
 from fairlead.flows import FlowScheduler, SyncFlowScheduler
 from fairlead.flows.flow import Flow
+from fairlead.flows.order import policy_of
 from fairlead.flows.parts import bucket_of
-from fairlead.flows.point import policy_of
 from fairlead.flows.settings import Quota, Scheduler
 
 PLENTY = 1e9

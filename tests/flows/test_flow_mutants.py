@@ -18,6 +18,7 @@ from fairlead.flows import (
     counts,
     flow,
     matchers,
+    order,
     parts,
     point,
     points,
@@ -212,7 +213,7 @@ class TestTimes:
 
 class TestShares:
     def test_priorities_that_do_not_count(self, monkeypatch):
-        monkeypatch.setattr(point, "_priority", lambda key: 1.0)
+        monkeypatch.setattr(order, "_priority", lambda key: 1.0)
         caught(test_shares.test_scenario_1_shares_by_priority)
         caught(test_shares.test_scenario_3_the_pairwise_bound_is_exact, 0)
 
@@ -229,7 +230,7 @@ class TestShares:
         caught(test_shares.test_scenario_42_priorities_are_distinct_at_any_size, 10_000, 10_001)
 
     def test_users_in_one_line(self, monkeypatch):
-        policy_of = point.policy_of
+        policy_of = order.policy_of
         monkeypatch.setattr(
             point,
             "policy_of",
@@ -240,7 +241,7 @@ class TestShares:
 
     def test_tenants_that_do_not_count(self, monkeypatch):
         """Upstream's W4."""
-        policy_of = point.policy_of
+        policy_of = order.policy_of
         monkeypatch.setattr(
             point,
             "policy_of",
@@ -249,7 +250,7 @@ class TestShares:
         caught(test_sybil.TestSybil().test_a_tenant_gets_its_share_and_no_more, "labels")
 
     def test_priority_zero_as_a_small_weight(self, monkeypatch):
-        monkeypatch.setattr(point, "_has_zero", lambda said: False)
+        monkeypatch.setattr(order, "_has_zero", lambda said: False)
         test = test_shares.TestPriorityZero()
         caught(test.test_it_goes_after_everybody_else_however_long_it_waits)
 

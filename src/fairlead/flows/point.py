@@ -14,19 +14,19 @@ from fairlead.core.capacity import NEVER
 from fairlead.core.ticket import DONE, EXPIRED, REFUSED, RUNNING, UNSET, WAITING, Outcome
 from fairlead.flows.counts import MOST_WORKLOADS, Counts
 from fairlead.flows.leavers import Leavers
+from fairlead.flows.order import order_of, policy_of
 from fairlead.flows.parts import CONCURRENCY, RETRY, Parts
 from fairlead.flows.signals import PostedSignals
 from fairlead.flows.window import WindowMean
 from fairlead.flows.workloads import Resolver
-from fairlead.policies import FIFO, Classes, FairQueue, Level
+from fairlead.policies import Classes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from fairlead.core.policy import Policy
     from fairlead.core.ticket import Ticket
     from fairlead.flows.flow import Flow
-    from fairlead.flows.settings import ControlPoint, Scheduler
+    from fairlead.flows.settings import ControlPoint
     from fairlead.ledger.ledger import Ledger
     from fairlead.runtime import MakeGate
 
@@ -35,61 +35,6 @@ LONGEST_UNENDED = 3600.0
 RECENT = 60.0  # seconds that an end counts for how fast things go
 FAILED, IGNORED, LOST = Outcome.FAILED, Outcome.IGNORED, Outcome.LOST
 NOWHERE = object()
-
-
-def policy_of(settings: Scheduler) -> Policy:
-    """Share by priority among workloads, equally among users of one; priority 0 goes only when nobody else would.
-
-    Where tenants are known they come first, so that nobody gains by making up workloads or priorities: a tenant's
-    workloads divide what the tenant gets.
-    """
-    users = _nested(lambda: FairQueue("user")) if settings.fairness_label_key else FIFO
-
-    def workloads() -> Policy:
-        return FairQueue("workload", weights=_priority, inside=users)
-
-    def tenants() -> Policy:
-        ceilings: dict[Hashable, float] = {
-            name: one.max_priority for name, one in settings.tenants.items()
-        }
-        least = settings.default_max_priority or 1.0
-        return FairQueue(
-            "tenant", weights=ceilings, default_weight=least, inside=_nested(workloads)
-        )
-
-    inside = tenants if settings.tenant_label_key else workloads
-    zero = _has_zero(settings)
-    policy = Classes(Level("idle", inside), Level("weighted", inside)) if zero else inside()
-    policy.limit = settings.max_queue
-    return policy
-
-
-def _order(settings: Scheduler) -> object:
-    """What cannot be changed in a policy while somebody waits in it."""
-    fair, tenants = settings.fairness_label_key, settings.tenant_label_key
-    ceilings = tenants and (settings.tenants, settings.default_max_priority)
-    return bool(fair), bool(tenants), ceilings, _has_zero(settings)
-
-
-def _has_zero(settings: Scheduler) -> bool:
-    priorities = [one.priority for one in settings.workloads]
-    return settings.priority_label_key is not None or 0 in (
-        *priorities,
-        settings.default_workload.priority,
-    )
-
-
-def _nested(make: Callable[[], Policy]) -> Callable[[Hashable], Policy]:
-    def inside(key: Hashable) -> Policy:
-        return make()
-
-    inside.withholds = False  # type: ignore[attr-defined]
-    inside.steady = True  # type: ignore[attr-defined]
-    return inside
-
-
-def _priority(key: Any) -> float:
-    return float(key[1]) or 1.0  # of those with priority 0 none is more important
 
 
 def try_out(settings: ControlPoint, *, shared: bool) -> None:
@@ -159,7 +104,7 @@ class Point:
 
     def retune(self, settings: ControlPoint, now: float) -> bool:
         """Follow other settings with everybody who waits; False if they are too different for that."""
-        if _order(settings.scheduler) != _order(self.settings.scheduler):
+        if order_of(settings.scheduler) != order_of(self.settings.scheduler):
             return False
         changes = self.parts.retuned(settings, now)
         if changes is None:
