@@ -1,8 +1,10 @@
 """The door on a real Valkey: schedulers of one name share limits, on loops and between threads."""
 
 import asyncio
+import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -182,6 +184,13 @@ CHANGES: dict[str, dict[str, Any]] = {
     "a policy for a loss": {"concurrency": {"on_redis_loss": "closed"}},
     "how long it may hold": {"concurrency": {"max_inflight_duration": "50s"}},
     "nothing": {},
+    "tenants (another gate)": {"scheduler": {"tenant_label_key": "tenant"}},
+    "users, and a fill (another gate)": {
+        "scheduler": {"fairness_label_key": "user"},
+        "quota": {"fill_amount": 20},
+    },
+    "whose quota (another gate)": {"quota": {"limit_by_label_key": "user"}},
+    "load (another gate)": {"load": {"signal": "posted"}},
 }
 
 
@@ -225,10 +234,11 @@ def test_who_holds_is_counted_after_a_reload(both, point, how):
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_who_holds_is_counted_after_a_reload_between_threads(both, point):
+@pytest.mark.parametrize("how", ["a policy for a loss", "tenants (another gate)"])
+def test_who_holds_is_counted_after_a_reload_between_threads(both, point, how):
     flows = SyncFlowScheduler.from_config(both)
     held = [flows.start_flow(point, timeout=5) for _ in range(2)]
-    flows.retune(load(changed(both, point, CHANGES["a policy for a loss"])))
+    flows.retune(load(changed(both, point, CHANGES[how])))
     for _ in range(5):
         assert not flows.start_flow(point, timeout=0).should_run()
     assert [flow.end() for flow in held] == [True, True]
@@ -236,18 +246,19 @@ def test_who_holds_is_counted_after_a_reload_between_threads(both, point):
     flows.close()
 
 
-def test_a_changed_bucket_is_the_same_bucket(config, point):
+@pytest.mark.parametrize("more", [{}, {"tenant_label_key": "tenant"}], ids=["in place", "moved"])
+def test_a_changed_bucket_is_the_same_bucket(config, point, more):
     """What was drawn from it is gone, and what a flow settles goes back into it."""
 
-    def said(capacity: float) -> dict[str, Any]:
+    def said(capacity: float, **more: str) -> dict[str, Any]:
         quota = {"bucket_capacity": capacity, "fill_amount": 1, "interval": "1h"}
-        limits = {"quota": quota, "scheduler": {"tokens_label_key": "tokens"}}
+        limits = {"quota": quota, "scheduler": {"tokens_label_key": "tokens"} | more}
         return {**config, "control_points": {point: limits}}
 
     async def main() -> list[bool]:
         flows = FlowScheduler.from_config(said(100))
         first = await flows.start_flow(point, {"tokens": "90"}, timeout=5)
-        flows.retune(load(said(101)))
+        flows.retune(load(said(101, **more)))
         asked = [await flows.start_flow(point, {"tokens": "20"}, timeout=0)]
         assert first.end(tokens=50)
         asked.append(await flows.start_flow(point, {"tokens": "45"}, timeout=5))
@@ -303,4 +314,107 @@ def test_nor_between_threads(config, point, kind):
     ran.append(flows.start_flow(point))
     assert all(flow.should_run() for flow in ran)
     assert flows.start_flow(point, timeout=20.0).reject_reason == "queue_full"
+    flows.close()
+
+
+def test_what_was_held_under_other_keys_comes_back(config, point):
+    """By a limit of the whole point, then by one for each user, and back."""
+    whole: dict[str, Any] = {"max_concurrency": 2}
+    each = whole | {"limit_by_label_key": "user"}
+
+    def said(concurrency: dict[str, Any]) -> dict[str, Any]:
+        return {**config, "control_points": {point: {"concurrency": concurrency}}}
+
+    async def main() -> None:
+        flows = FlowScheduler.from_config(said(whole))
+        ann = {"user": "ann"}
+        held = [await flows.start_flow(point, ann, timeout=5) for _ in range(2)]
+        flows.retune(load(said(each)))
+        assert not (await flows.start_flow(point, ann, timeout=0)).should_run()
+        held += [await flows.start_flow(point, {"user": "bob"}, timeout=5) for _ in range(2)]
+        assert [flow.end() for flow in held] == [True] * 4
+        flows.retune(load(said(whole)))
+        ran = [await flows.start_flow(point, ann, timeout=20) for _ in range(2)]
+        assert [flow.should_run() for flow in ran] == [True, True]
+        assert not (await flows.start_flow(point, ann, timeout=0)).should_run()
+        await flows.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_who_waits_and_who_holds_move_to_another_gate(config, point):
+    """With what the ledger was asked for: its answer comes to the new gate."""
+
+    def said(**scheduler: str) -> dict[str, Any]:
+        limits = {"concurrency": {"max_concurrency": 2}, "scheduler": scheduler}
+        return {**config, "control_points": {point: limits}}
+
+    async def main() -> None:
+        flows = FlowScheduler.from_config(said())
+        held = [await flows.start_flow(point, timeout=5) for _ in range(2)]
+        order: list[int] = []
+
+        async def one(number: int) -> None:
+            async with flows.flow(point, timeout=20) as flow:
+                assert flow.should_run()
+                order.append(number)
+
+        waiting = [asyncio.ensure_future(one(number)) for number in range(6)]
+        for scheduler in ({"tenant_label_key": "t"}, {}, {"fairness_label_key": "u"}):
+            await asyncio.sleep(0)
+            flows.retune(load(said(**scheduler)))
+            assert flows.points[point].gate.active == 2
+            assert flows.points[point].gate.waiting == 6
+        assert flows.ledger is not None
+        assert len(flows.ledger.leases) == 1
+        assert [flow.end() for flow in held] == [True, True]
+        await asyncio.gather(*waiting)
+        assert order == list(range(6))
+        await flows.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_reloads_in_the_midst_of_threads(config, point):
+    """Never more than the limit inside, nobody lost, and the ledger's thread at the gate that is used."""
+
+    def said(**scheduler: str) -> dict[str, Any]:
+        limits = {"concurrency": {"max_concurrency": 3}, "scheduler": scheduler}
+        return {**config, "control_points": {point: limits}}
+
+    flows = SyncFlowScheduler.from_config(said())
+    lock = threading.Lock()
+    inside = most = served = 0
+
+    def worker(_: int) -> None:
+        nonlocal inside, most, served
+        for _ in range(30):
+            with flows.flow(point, timeout=60) as flow:
+                assert flow.should_run()
+                with lock:
+                    inside += 1
+                    most = max(most, inside)
+                with lock:
+                    inside -= 1
+                    served += 1
+
+    done = threading.Event()
+
+    def reload() -> None:
+        while not done.is_set():
+            for scheduler in ({"tenant_label_key": "t"}, {}):
+                flows.retune(load(said(**scheduler)))
+
+    reloading = threading.Thread(target=reload)
+    reloading.start()
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(worker, range(8), timeout=120))
+    finally:
+        done.set()
+        reloading.join()
+    assert served == 240
+    assert most <= 3
+    gate = flows.points[point].gate
+    assert (gate.waiting, gate.active) == (0, 0)
     flows.close()

@@ -86,6 +86,12 @@ class Both(Capacity):
         for part in self.parts:
             part.refund(ticket, amount, now)
 
+    def adopt(self, ticket: Ticket, now: float) -> bool:
+        full = False
+        for part in self.parts:
+            full |= part.adopt(ticket, now) is True
+        return full
+
     def ready_at(self, ticket: Ticket, now: float, scope: Hashable) -> float:
         refusing = (part for part in self.parts if part.refusal(ticket, now) == scope)
         return max((part.ready_at(ticket, now, scope) for part in refusing), default=inf)

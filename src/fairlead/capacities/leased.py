@@ -191,6 +191,9 @@ class LeasedTokens(Capacity):
             block.back += amount
         self._stir(key)
 
+    def adopt(self, ticket: Ticket, now: float) -> None:
+        """What it used was lent elsewhere."""
+
     def enter(self, ticket: Ticket, now: float) -> None:
         key = self._key(ticket)
         if key is None:
@@ -224,6 +227,15 @@ class LeasedTokens(Capacity):
         return TokenBucket(
             rate, burst, by=self._by, interval=interval, oversize="debt", name=self.name
         )
+
+    def inherit(self, former: LeasedTokens) -> None:
+        """Go on with what was lent to another for the same keys, of which nobody waits any more; an adjustment."""
+        self.mode, self._local = former.mode, former._local
+        if self._local is not None:
+            self._local.report_to(self.opened)
+        self._blocks, former._blocks = former._blocks, {}
+        self._stirred.update(dict.fromkeys(self._blocks))
+        self.opened.append(FULL)
 
     # Adjustments: what the ledger brings
 

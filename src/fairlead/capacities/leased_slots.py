@@ -183,6 +183,17 @@ class LeasedSlots(InFlight):
             if loan.waiting.remove(workload, user, ticket.cost) and not loan.waiting.lines:
                 self._stir(key)
 
+    def inherit(self, former: LeasedSlots) -> None:
+        """Go on with what was lent to another for the same keys, whose holders are here by now; an adjustment."""
+        self.mode, self._nodes, self._rank = former.mode, former._nodes, former._rank
+        for key, lent in former._loans.items():
+            loan = self._loan(key)
+            loan.room, loan.until, loan.dry_until = lent.room, lent.until, lent.dry_until
+            loan.told, loan.told_at = lent.told, lent.told_at
+            loan.peak, loan.last_peak = max(loan.peak, lent.peak), lent.last_peak
+        self._stirred.update(dict.fromkeys(self._loans))
+        self.opened.append(FULL)
+
     # Adjustments: what the ledger brings
 
     def lend(self, key: Hashable, tokens: float, until: float) -> None:

@@ -86,6 +86,9 @@ class LoadBucket(TokenBucket):
         if not self.passes(now) and ticket.started_at > self._since:
             super().refund(ticket, amount, now)
 
+    def adopt(self, ticket: Ticket, now: float) -> None:
+        """What it drew, if anything, it drew elsewhere."""
+
     def describe(self, ticket: Ticket, now: float, refusal: Hashable) -> str:
         if self.rate == 0:
             return "load control admits nothing just now"

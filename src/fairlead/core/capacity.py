@@ -118,6 +118,12 @@ class Capacity:
     def refund(self, ticket: Ticket, amount: float, now: float) -> None:
         """Give back (or, if negative, take further) what is used up by starting."""
 
+    def adopt(self, ticket: Ticket, now: float) -> bool | None:
+        """Take the room of a ticket that runs already; what is used up by starting was paid."""
+        full = self.take(ticket, now)
+        self.refund(ticket, ticket.cost, now)
+        return full
+
     def ready_at(self, ticket: Ticket, now: float, scope: Hashable) -> float:
         """Say from when `scope` would no longer refuse this ticket if nothing else happened."""
         return inf

@@ -370,8 +370,7 @@ class Gate(Dispatcher):
             self._seq = ticket.seq = self._seq + 1
             if self._scoped:
                 ticket.scopes = self.capacity.scopes(ticket)
-            self._full = self.capacity.take(ticket, now) is True
-            self.capacity.refund(ticket, ticket.cost, now)  # what is used up by starting was paid
+            self._full = self.capacity.adopt(ticket, now) is True
             self.holders[ticket] = False
             if ticket.evictable or ticket.hold_until < inf:
                 self._watch(ticket)

@@ -157,11 +157,22 @@ class Parts:
         name: str,
         adjust: Callable[[Change], None],
         lock: AbstractContextManager[Any] | None,
+        former: Parts | None,
+        now: float,
     ) -> None:
-        """Keep these limits in common with other processes; the gate stands."""
+        """Keep these limits in common with other processes; the gate stands, and holds what the former one held."""
+        if former is not None:
+            for part in (self.quota, self.concurrency):
+                if isinstance(part, LeasedTokens | LeasedSlots):
+                    lease = former._hand_over(part.name, self.settings)
+                    if lease is not None:
+                        lease.move(part, adjust, lock)
+                        self.leases.append(lease)
+            self._retune_leases(now)
+        moved = [lease.kind for lease in self.leases]
         quota, concurrency = self.settings.quota, self.settings.concurrency
-        if quota is not None and isinstance(self.quota, LeasedTokens):
-            lease: Lease = ledger.quota(
+        if quota is not None and isinstance(self.quota, LeasedTokens) and QUOTA not in moved:
+            lease = ledger.quota(
                 f"{name}.{QUOTA}",
                 self.quota,
                 quota.bucket_capacity,
@@ -174,17 +185,28 @@ class Parts:
                 lock=lock,
             )
             self.leases.append(lease)
-        if concurrency is not None and isinstance(self.concurrency, LeasedSlots):
+        slots = self.concurrency
+        if concurrency is not None and isinstance(slots, LeasedSlots) and CONCURRENCY not in moved:
             lease = ledger.concurrency(
                 f"{name}.{CONCURRENCY}",
-                self.concurrency,
-                self.concurrency.limit,
+                slots,
+                slots.limit,
                 concurrency.max_inflight_duration,
                 concurrency.on_redis_loss,
                 adjust=adjust,
                 lock=lock,
             )
             self.leases.append(lease)
+
+    def _hand_over(self, kind: str, settings: ControlPoint) -> Lease | None:
+        """Give up a lease to limits that are to go on with it, if they have the same keys."""
+        for lease in self.leases:
+            if lease.kind == kind:
+                keys = {getattr(one, kind).limit_by_label_key for one in (self.settings, settings)}
+                if len(keys) == 1:
+                    self.leases.remove(lease)
+                    return lease
+        return None
 
     def inherit(self, former: Parts, now: float) -> None:
         """Begin where the limits of a point left off whose place this one takes."""

@@ -9,6 +9,7 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
+from fairlead.capacities import LeasedSlots
 from fairlead.core import Change, Gate
 from fairlead.core.capacity import NEVER
 from fairlead.core.ticket import DONE, EXPIRED, REFUSED, RUNNING, UNSET, WAITING, Outcome
@@ -53,21 +54,19 @@ class Point:
         settings: ControlPoint,
         runtime_of: Callable[[Gate], Any],
         posted: PostedSignals,
-        ledger: Ledger | None = None,
         gate: MakeGate = Gate,
+        *,
+        shared: bool = False,
     ) -> None:
         self.name = name
         self.retired = False  # another one, or none, has taken its place
         self.home: Any = NOWHERE  # the loop whose tasks may ask here without further ado
-        self.parts = Parts(settings, posted, lambda: self.gate.waiting, shared=ledger is not None)
+        self.parts = Parts(settings, posted, lambda: self.gate.waiting, shared=shared)
         self.capacity = self.parts.capacity()
         self.load, self.learner = self.parts.load, self.parts.learner
         self.policy = policy_of(settings.scheduler)
         self.gate = gate(self.policy, self.capacity)
         self.runtime = runtime_of(self.gate)
-        if ledger is not None:
-            lock = getattr(self.runtime, "lock", None)  # only what threads share has one
-            self.parts.join(ledger, name, self._adjust, lock)
         self.counts = Counts()
         self.queued = 0.0  # tokens that wait
         self.leavers = Leavers()
@@ -118,18 +117,25 @@ class Point:
         self.resolver.count_on_from(before)
         return True
 
+    def join(self, ledger: Ledger, former: Point | None = None, now: float = 0.0) -> None:
+        """Keep the limits in common with other processes, as the former point did."""
+        lock = getattr(self.runtime, "lock", None)  # only what threads share has one
+        before = None if former is None else former.parts
+        self.parts.join(ledger, self.name, self._adjust, lock, before, now)
+
     def succeed(self, former: Point, now: float) -> None:
         """Take the place of a point that could not be retuned, with those who hold its tokens and what was counted."""
         self.counts = former.counts
         self.resolver.count_on_from(former.resolver)
-        if not self.parts.shared:  # those who hold tokens of a ledger hold them until they end
-            holders: list[Any] = former.gate.surrender()
-            for flow in holders:
-                if not flow.accepted:  # it has not woken since it was granted
-                    former.answered(flow, now)
-                flow.point = self
-            self.gate.adopt(holders, now)
-        # After that: what they drew is in the books of the former limits.
+        holders: list[Any] = former.gate.surrender()
+        slots = former.parts.concurrency
+        for flow in holders:
+            if not flow.accepted:  # it has not woken since it was granted
+                former.answered(flow, now)
+            if isinstance(slots, LeasedSlots):  # its ledger is told of them from here
+                slots.give(flow, now)
+            flow.point = self
+        self.gate.adopt(holders, now)
         self.parts.inherit(former.parts, now)
         self.load, self.learner = self.parts.load, self.parts.learner
         if self._costs is not None:

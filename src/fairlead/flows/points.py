@@ -44,9 +44,9 @@ class Points:
             from fairlead.ledger.ledger import Ledger  # redis-py takes its time to load
 
             self.ledger = Ledger(settings.redis, clock=self.now)
-        self.points = {
-            name: self._point(name, said) for name, said in settings.control_points.items()
-        }
+        self.points: dict[str, Point] = {}
+        for name, said in settings.control_points.items():
+            self._add(name, said)
 
     @classmethod
     def from_config(cls, config: Any, gates: MakeGates = plain_gates) -> Self:
@@ -58,7 +58,13 @@ class Points:
 
     def _point(self, name: str, said: ControlPoint) -> Point:
         gate = self._gates(name)
-        return Point(name, said, type(self).runtime_of, self.signals, self.ledger, gate)
+        shared = self.ledger is not None
+        return Point(name, said, type(self).runtime_of, self.signals, gate, shared=shared)
+
+    def _add(self, name: str, said: ControlPoint) -> None:
+        point = self.points[name] = self._point(name, said)
+        if self.ledger is not None:
+            point.join(self.ledger)
 
     def place(self, flow: Flow, timeout: float | None) -> None:
         """Bring a flow to its control point; where there is none, nothing limits it."""
@@ -96,7 +102,7 @@ class Points:
         for name, said in loaded.settings.control_points.items():
             point = self.points.get(name)
             if point is None:
-                self.points[name] = self._point(name, said)
+                self._add(name, said)
                 continue
             with self.guard(point):
                 if point.retune(said, now):
@@ -105,7 +111,11 @@ class Points:
                 waiters = self._take_out(point)  # it may let somebody start, who then holds tokens
                 # Under its lock too: who ends meanwhile belongs to it before its gate holds them.
                 with self.guard(successor):
+                    if waiters or point.gate.active:
+                        successor.runtime.enter("retune")
                     successor.succeed(point, now)
+                    if self.ledger is not None:
+                        successor.join(self.ledger, point, now)
                     self._send_on(waiters, successor)
                 self.points[name] = successor
             self._retire(point)
@@ -128,8 +138,6 @@ class Points:
 
     def _send_on(self, waiters: list[Flow], successor: Point | None) -> None:
         """Line them up at the successor before anybody new comes, or let them go, if nothing limits them any more."""
-        if waiters and successor is not None:
-            successor.runtime.enter("retune")
         for flow in waiters:
             if successor is not None and flow.queued_ahead >= 0:
                 successor.receive(flow)

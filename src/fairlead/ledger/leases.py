@@ -8,7 +8,7 @@ first given back: room is reduced in the gate before the ledger is told.
 from __future__ import annotations
 
 import hashlib
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from heapq import heappop, heappush
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +18,7 @@ from fairlead.errors import ConfigError
 from fairlead.ledger.link import Call, Fault, Script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from fairlead.capacities.demand import Claim
@@ -52,7 +52,7 @@ class Lease:
         self.name = name
         self.capacity = capacity
         self.on_loss: LossPolicy = on_loss
-        self.lock = lock or nullcontext()
+        self._lock = lock or nullcontext()
         self.lost = False
         self._live, self._rank = (
             1,
@@ -68,6 +68,23 @@ class Lease:
         self._polls: list[tuple[float, int, Hashable]] = []
         self._number = 0
         self._labels: dict[str, Hashable] = {}
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Hold the lock of the gate; the limit may have moved to another gate while that was waited for."""
+        while True:
+            lock = self._lock
+            with lock:
+                if lock is self._lock:
+                    yield
+                    return
+
+    def move(self, capacity: Any, adjust: Adjust, lock: AbstractContextManager[Any] | None) -> None:
+        """Go on with another capacity of the same keys, at another gate; the locks of both are held."""
+        capacity.inherit(self.capacity)
+        capacity.stir, self.capacity.stir = self.capacity.stir, lambda: None
+        self.capacity, self._adjust, self._lock = capacity, adjust, lock or nullcontext()
+        capacity.stir()
 
     def poll_at(self) -> float:
         """Tell when some key is to be asked for again."""
@@ -97,7 +114,7 @@ class Lease:
 
     def calls(self, prefix: str, node: str, seq: int, now: float, sweep: bool) -> list[Asked]:
         """Tell what to ask now; with `sweep`, of all keys, after what is not used is put aside."""
-        with self.lock:
+        with self.guard():
             while self._polls and self._polls[0][0] <= now:
                 self.capacity.look_at(heappop(self._polls)[2])
             if sweep:
@@ -130,7 +147,7 @@ class Lease:
             self.lost = True
             self.switches += 1
             self._live, self._rank = live, rank
-            with self.lock:
+            with self.guard():
                 self._lose(live, rank, now)
 
     def set_policy(self, on_loss: LossPolicy, now: float) -> None:
@@ -144,7 +161,7 @@ class Lease:
         self.lost = self.suspended = False
         self.switches += 1
         self._polls.clear()
-        with self.lock:
+        with self.guard():
             self._change("regain")
 
     def let_go(self, now: float) -> list[Any]:

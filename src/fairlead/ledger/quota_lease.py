@@ -126,7 +126,7 @@ class QuotaLease(Lease):
         if len(self._known) > MOST_KNOWN:
             self._known.clear()
         self._known[want.key] = (level, now)
-        with self.lock:
+        with self.guard():
             if wait >= 0:
                 poll_at = now + min(max(wait, pace), POLL_LATEST)
                 self.capacity.dry(want.key, poll_at, now + wait)
@@ -138,7 +138,7 @@ class QuotaLease(Lease):
                 self._change("grant", want.key, ahead, marks, sent_at + BLOCK_LASTS)
 
     def unsent(self, want: TokenWant) -> None:
-        with self.lock:
+        with self.guard():
             self.capacity.unsent(want)
 
     def _lose(self, live: int, rank: int, now: float) -> None:
@@ -154,7 +154,7 @@ class QuotaLease(Lease):
         self._change("lose", "local", local)
 
     def let_go(self, now: float) -> list[TokenWant]:
-        with self.lock:
+        with self.guard():
             for key in list(self.capacity.room()):
                 self._change("recall", key, inf)
             wants = self.capacity.wants(now, all_keys=True)

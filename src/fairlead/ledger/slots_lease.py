@@ -93,7 +93,7 @@ class SlotsLease(Lease):
             self._epochs.clear()
         self._epochs[want.key] = reply[4]
         self.granted += max(0.0, held - want.held)
-        with self.lock:
+        with self.guard():
             self.capacity.believed(want.key, held)
             asked = sum(claim.tokens for claim in want.claims)
             if asked > held:
@@ -113,7 +113,7 @@ class SlotsLease(Lease):
         self._change("lose", self.on_loss, live, rank)
 
     def let_go(self, now: float) -> list[SlotWant]:
-        with self.lock:
+        with self.guard():
             for key in list(self.capacity.room()):
                 self._change("lend", key, 0.0, -inf)
                 self.capacity.look_at(key)
