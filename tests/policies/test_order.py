@@ -182,3 +182,27 @@ def test_policies_nest_three_deep():
     assert served(policy, tickets) == ["a2", "b1", "a3", "a1", "bulk"]
     assert len(policy) == 0
     assert list(policy) == []
+
+
+@pytest.mark.parametrize("steps", range(1, 11))
+def test_who_has_aged_to_a_priority_goes_before_a_newcomer_of_it(steps: int):
+    """Also where times are no sums of powers of two, and their products differ in the last place."""
+    for begin in (0.1, 0.7, 1234.567, 1.7e9 + 0.3):
+        gate = CheckedGate(Aging.over(30.0), Slots(1))
+        holder, old, new = Ticket("holder"), Ticket("old", 0), Ticket("new", 10 * steps)
+        gate.offer(holder, begin)
+        gate.offer(old, begin)
+        now = begin + 5.0 * steps
+        gate.offer(new, now)
+        assert gate.finish(holder, now) == [old]
+
+
+def test_no_priority_counts_for_more_than_the_ceiling():
+    aging = Aging(ceiling=50)
+    gate = CheckedGate(aging, Slots(1))
+    holder, first, second = Ticket("holder"), Ticket("first", 60), Ticket("second", 100)
+    for ticket in (holder, first, second):
+        gate.offer(ticket, 0.0)
+    assert (aging.effective(first, 0.0), aging.effective(second, 9.0)) == (50.0, 50.0)
+    assert aging.promotions(9.0) == 0
+    assert gate.finish(holder, 0.0) == [first]

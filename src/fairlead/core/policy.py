@@ -167,7 +167,7 @@ class Policy:
             del self._lanes[lane.name]  # label values come and go without end
 
     def charge(self, ticket: Ticket, amount: float, now: float) -> None:
-        """Account for work started past this policy, for a correction, or (negative) for a refund."""
+        """Account for work that starts past this policy, or, of a ticket that has started, for a correction."""
 
     def head(self, now: float) -> Ticket | None:
         """Tell the first candidate that is not parked."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fairlead.core.ticket import Ticket
 
 STEP = 10  # one promotion, in points of priority
+# Added and taken away again, it rounds to 2 millionths: products of times are off by less, and equals have to tie.
+GRAIN = 2.0**33
 
 
 class Rising(Order):
@@ -42,17 +44,17 @@ class Rising(Order):
         self._first = None
         lane.order = self
         head = lane.head()
-        constant = self._rate * head.arrived_at - head.priority
+        constant = self._rate * head.arrived_at - head.priority + GRAIN - GRAIN
         lane.entry = entry = (constant, head.seq, lane)
         heappush(self._rising, entry)
 
     def best(self, now: float) -> Lane | None:
         rate = self._rate
-        reached = rate * now - self._ceiling
+        reached = rate * now - self._ceiling + GRAIN - GRAIN
         first = self._first
         if first is not None and first.order is self:
             head: Ticket = first.entries[0]
-            constant = rate * head.arrived_at - head.priority
+            constant = rate * head.arrived_at - head.priority + GRAIN - GRAIN
             if head.place is first and reached < constant < self._bar:
                 return self._first  # as is usual while a burst drains
         rising, capped = self._rising, self._capped
@@ -67,7 +69,8 @@ class Rising(Order):
                 if head.place is not lane:
                     head = lane.head()
                 if head.seq != entry[1]:
-                    lane.entry = entry = (rate * head.arrived_at - head.priority, head.seq, lane)
+                    constant = rate * head.arrived_at - head.priority + GRAIN - GRAIN
+                    lane.entry = entry = (constant, head.seq, lane)
                     size = len(rising)
                     if (size > 1 and rising[1] < entry) or (size > 2 and rising[2] < entry):
                         heapreplace(rising, entry)
@@ -132,11 +135,11 @@ class Aging(Queue):
     def effective(self, ticket: Ticket, now: float) -> float:
         """Tell the priority a waiting ticket has grown to."""
         grown = ticket.priority + self.rate * (now - ticket.arrived_at)
-        return max(float(ticket.priority), min(float(self.ceiling), grown))
+        return min(float(self.ceiling), grown)
 
     def steps(self, ticket: Ticket, now: float) -> int:
         """Count the promotions, steps of +10, a ticket has gained by waiting."""
-        return int((self.effective(ticket, now) - ticket.priority) // STEP)
+        return max(0, int((self.effective(ticket, now) - ticket.priority + 1e-6) // STEP))
 
     def promotions(self, now: float) -> int:
         """Count the steps gained by all who wait: a look at those who have gained any, none at the others."""

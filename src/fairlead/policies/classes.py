@@ -237,7 +237,7 @@ class Classes(Policy):
         if not 0 <= ticket.rank <= self._top:
             raise self._unknown(ticket.rank)
         queue = self._queues[ticket.rank]
-        if amount > 0:
+        if amount > 0 and ticket.started_at == inf:
             self._since += 1
             self._last_dispatch = now
         if queue.charges:
