@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fairlead.capacities import Slots
-from fairlead.core import Outcome, Ticket
+from fairlead.core import Outcome, State, Ticket
 from fairlead.core.trace import Recorder
 from fairlead.errors import BadFile
-from fairlead.policies import FIFO
+from fairlead.policies import FIFO, Classes, Level
 from fairlead.sim import Arrival, read_policy, read_scenario, simulate
 from fairlead.sim.records import arrivals_of
 
@@ -189,6 +189,27 @@ def test_verbs_of_a_recorder(tmp_path):
     # And under tomorrow's it goes otherwise.
     wider = read_policy(tmp_path / "was.yaml").with_settings({"capacity.slots": 5})
     assert all(row.wait == 0 for row in simulate(scenario, wider, 0).tickets)
+
+
+def test_how_long_a_recorded_ticket_would_wait_is_its_own_and_not_its_class_s(tmp_path):
+    was = {"policy": {"classes": {"only": {"wait_limit": "1s"}}}, "capacity": {"slots": 1}}
+    (tmp_path / "was.yaml").write_text(json.dumps(was))
+    gate = Recorder(Classes(Level("only", wait_limit=1.0)), Slots(1))
+    first, second, third = Ticket(), Ticket(wait_until=103.0), Ticket()
+    for ticket in (first, second, third):
+        gate.offer(ticket, 101.0)
+    gate.advance(102.0)
+    assert (second.state, third.wait_until) == (State.EXPIRED, 102.0)
+    gate.finish(first, 106.0)
+    (tmp_path / "verbs.jsonl").write_text("\n".join(json.dumps(entry) for entry in gate.entries))
+    trace = {"kind": "trace", "format": "recorder", "file": str(tmp_path / "verbs.jsonl")}
+    trace["recorded_under"] = str(tmp_path / "was.yaml")
+    scenario = read_scenario({"arrivals": [trace]})
+    assert [one.patience for one in scenario.arrivals(0)] == [None, 2.0, None]
+    again = read_policy(was)
+    longer = again.with_settings({"policy.classes.only.wait_limit": "1m"})
+    for policy, states in ((again, ["expired", "expired"]), (longer, ["expired", "done"])):
+        assert [row.state for row in simulate(scenario, policy, 0).tickets[1:]] == states
 
 
 @pytest.mark.parametrize(
