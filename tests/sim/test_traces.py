@@ -269,6 +269,29 @@ def test_workflows_that_cannot_be(tmp_path, document, said):
         read_scenario({"arrivals": [{"kind": "dags", "files": [str(path)]}]})
 
 
+SAID: dict[str, Any] = {"class": "y", "tenant": "t", "priority": 90, "cost": 7, "deadline": "2s"}
+SAID |= {"patience": "9s", "leaves": "8s", "commits": "1s", "retries": 3, "pause": "4s"}
+SAID |= {"pool": "p", "labels": {"a": "b"}, "door": "d", "start": "5s", "workload": "w"}
+
+
+@pytest.mark.parametrize("kind", ["trace", "dags"])
+def test_what_the_document_says_wins_over_what_was_recorded(tmp_path, kind):
+    line = {"t": 0, "class": "x", "service_ms": 1000, "deadline": 100, "tokens": 2, "priority": 10}
+    line |= {"patience_ms": 5, "tenant": "was", "kind": "was", "pool": "was", "door": "was"}
+    graph: Any = {"specification": {"tasks": [{"id": "a", "parents": []}]}}
+    graph["execution"] = {"tasks": [{"id": "a", "runtimeInSeconds": 1}]}
+    held = json.dumps(line if kind == "trace" else {"workflow": graph})
+    path = written(tmp_path, "r.jsonl" if kind == "trace" else "r.json", held)
+    source = {"kind": kind, "file" if kind == "trace" else "files": str(path)} | SAID
+    (one,) = read_scenario({"arrivals": [source]}).arrivals(0)
+    rest: Any = {"leaves": 8.0, "commits": 1.0, "retries": 3, "pause": 4.0, "labels": {"a": "b"}}
+    rest |= {"key": one.key, "dag": one.dag, "pool": "p", "door": "d"}
+    assert one == Arrival(5.0, 1.0, "y", "t", "w", 90, 7.0, 7.0, 9.0, **rest)
+    del source["workload"]
+    many = [source | {"workloads": ["v", "w"]}] * 20
+    assert {one.workload for one in read_scenario({"arrivals": many}).arrivals(0)} == {"v", "w"}
+
+
 # The traces themselves
 
 
