@@ -96,6 +96,11 @@ class Flow(LeanTicket):
         self.queued_ahead = -1.0  # tokens that waited when it came; -1 if it did not wait
         self.accepted = self.ended = False
 
+    @property
+    def patience(self) -> float | None:
+        """What its caller said: neither the margin nor the limit of its workload."""
+        return self.timeout
+
     def should_run(self) -> bool:
         """Tell whether the work may be done."""
         return self.accepted

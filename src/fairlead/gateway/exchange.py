@@ -106,6 +106,11 @@ class Exchange(LeanTicket):
         self.outcome: str | None = None  # once it has ended
         self.status = 0
 
+    @property
+    def patience(self) -> float | None:
+        """What the request itself said, and not its class."""
+        return self.own_limit
+
     # Asking for a slot
 
     def offer(self, pool: Pool) -> None:
