@@ -844,6 +844,70 @@ class TestEvents:
         assert "2 missed SLAs are told to nobody" in caplog.text
 
 
+class TestOutages:
+    """What waits for a run waits through a database that is away for a while."""
+
+    @pytest.mark.parametrize(
+        ("serving", "lost"),
+        [(True, "run"), (True, "jobs"), (False, "run"), (False, "jobs"), (False, "wait_for_news")],
+    )
+    def test_waiting_goes_on(self, url, monkeypatch, serving, lost):
+        async def main():
+            jobs, *_ = small(url)
+            waiter = jobs if serving else small(url)[0]
+            begun, looked, release = asyncio.Event(), asyncio.Event(), asyncio.Event()
+            failures = 1
+
+            @jobs.task()
+            async def held():
+                begun.set()
+                await release.wait()
+
+            async with jobs:
+                run = await jobs.submit(_one(held))
+                await begun.wait()
+                store = await waiter.store()
+                look, real = store.run, getattr(store, lost)
+
+                async def see(dag):
+                    found = await look(dag)
+                    looked.set()
+                    return found
+
+                async def away(*args):
+                    nonlocal failures
+                    if looked.is_set() and failures:
+                        failures -= 1
+                        raise StoreUnavailable("away")
+                    return await (see if lost == "run" else real)(*args)
+
+                monkeypatch.setattr(store, "run", see)
+                monkeypatch.setattr(store, lost, away)
+                waiting = asyncio.create_task(waiter.wait(run))
+                await looked.wait()
+                release.set()
+                outcome = await waiting
+            await waiter.close()
+            return outcome.state, failures
+
+        assert go(main()) == ("completed", 0)
+
+    def test_the_first_look_says_what_is_wrong(self, url, monkeypatch):
+        async def main():
+            jobs, double, *_ = small(url)
+            run = await jobs.submit(_one(double, 1))
+
+            async def away(_):
+                raise StoreUnavailable("away")
+
+            monkeypatch.setattr(await jobs.store(), "run", away)
+            with pytest.raises(StoreUnavailable, match="away"):
+                await jobs.wait(run)
+            await jobs.close()
+
+        go(main())
+
+
 class TestTwoSchedulers:
     def test_both_work_and_one_takes_over(self, url):
         """Two serving processes' worth of Jobs on one database; when the leader closes, the other goes on."""

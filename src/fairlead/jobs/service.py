@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from fairlead.config import seconds, shown
 from fairlead.core import Gate
-from fairlead.errors import ConfigError, Misuse, ShuttingDown, UnknownRun
+from fairlead.errors import ConfigError, Misuse, ShuttingDown, StoreUnavailable, UnknownRun
 from fairlead.jobs.announcing import Announcer
 from fairlead.jobs.estimates import Estimates
 from fairlead.jobs.executors.base import specs_of
@@ -219,7 +219,7 @@ class Jobs:
 
     async def _wait(self, dag: int) -> Outcome:
         store = await self.store()
-        pause = 0.02
+        pause, found = 0.02, None
         while True:
             event = asyncio.Event()
             self._ends.setdefault(dag, set()).add(event)
@@ -234,6 +234,11 @@ class Jobs:
                 else:
                     await store.wait_for_news(pause)
                     pause = min(2 * pause, self.settings.poll)
+            except StoreUnavailable:
+                if found is None:  # at the first look, the address may be wrong
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, self.settings.poll)
             finally:
                 self._ends[dag].discard(event)
                 if not self._ends[dag]:
