@@ -813,6 +813,38 @@ class TestEvents:
         monkeypatch.setattr(announcing, "ANSWER_LIMIT", 1000.0)
         go(main())
 
+    def test_a_run_that_ends_again_while_its_end_is_told_is_told_again(self, url):
+        async def main():
+            jobs, *_ = small(url)
+            entered, release, events = asyncio.Event(), asyncio.Event(), []
+            heard, tries = asyncio.Event(), 0
+
+            @jobs.on_event
+            async def hear(event):
+                events.append(event["event"])
+                entered.set()
+                await release.wait()
+                if len(events) == 2:
+                    heard.set()
+
+            @jobs.task()
+            async def flaky():
+                nonlocal tries
+                tries += 1
+                if tries == 1:
+                    raise ValueError("not yet")
+
+            async with jobs:
+                run = await jobs.submit(_one(flaky))
+                await entered.wait()
+                assert await jobs.retry(run)
+                assert (await jobs.wait(run)).state == "completed"
+                release.set()
+                await heard.wait()
+            return events
+
+        assert go(main()) == ["run.failed", "run.completed"]
+
     def test_of_two_services_one_tells(self, url):
         async def main():
             told: list[str] = []

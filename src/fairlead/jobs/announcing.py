@@ -166,7 +166,7 @@ class Announcer:
                 for run in runs:
                     if not (self._leads() and await self.tell(end_of(run))):
                         break
-                    told.append(run.dag)
+                    told.append(run)
             finally:  # also when it is told to end while somebody hangs
                 if told:
                     await store.announced(told)
