@@ -29,6 +29,8 @@ JSON = b"application/json"
 PROBLEM = b"application/problem+json"
 USUAL = [JSON]
 LARGEST_BODY = 64 * 1024
+# In the scope: the status that the connection itself answered with, for an app that was too late to.
+ANSWERED = "fairlead.answered"
 MOST_PROBLEMS = 50
 # The sentences of pydantic, in the words of this project.
 SENTENCES = {
