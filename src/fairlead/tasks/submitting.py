@@ -174,7 +174,7 @@ class Submitting:
         if task is None:
             door._prepare_spawn(work)
         ticket = Work(loop=gate.loop)
-        ticket.asked = ticket.handed = False
+        ticket.handed = False
         ticket.context = copy_context() or None
         door._offer(ticket, priority, work, fields, args or kwargs, task)
         ticket.owner = None  # until its worker has begun it

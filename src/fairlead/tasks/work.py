@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.core.ticket import RUNNING, WAITING, WITHDRAWN, LeanTicket, Outcome, Ticket
 from fairlead.errors import PolicyError
+from fairlead.runtime.loop import task_of
 from fairlead.tasks.priority import TIER_OF
 
 if TYPE_CHECKING:
@@ -40,13 +41,12 @@ OK = Outcome.OK
 class Work(_TicketAndFuture):
     """A unit of spawned work: cancelling it withdraws what waits and cancels what runs."""
 
-    __slots__ = (*LeanTicket.__slots__, "asked", "context", "door", "handed", "owner")
+    __slots__ = (*LeanTicket.__slots__, "context", "door", "handed", "owner")
 
-    asked: bool  # to be cancelled while it runs
     context: Context | None  # of the spawner; None: it had no variables
     door: Scheduler
     handed: bool  # to a worker, which has begun it or will
-    owner: asyncio.Task[Any] | None  # the worker that runs it
+    owner: Worker | None  # that runs it
 
     def told(self) -> None:
         """Carry out the verdict the gate has just written."""
@@ -75,8 +75,7 @@ class Work(_TicketAndFuture):
             self.door._withdraw(self)
             self._forget()
         elif self.owner is not None:
-            self.asked = True
-            return self.owner.cancel(msg)
+            return self.owner.cancel_work(msg)
         # else it is granted and not begun: its worker will find it cancelled
         return asyncio.Future.cancel(self, msg)
 
@@ -91,20 +90,63 @@ for _name in Ticket.RARE:
     setattr(Work, _name, getattr(LeanTicket, _name))
 
 
+class Worker(asyncio.Task[None]):
+    """A task that runs one unit after another, and knows whether a cancellation is meant for the unit or for itself.
+
+    What a unit does to its own task ends that unit alone.  Whoever else cancels a worker and does not take it back,
+    as a timeout inside the unit would, means the worker and what is queued: so does a loop that ends.
+    """
+
+    __slots__ = ("meant_for_work", "touched")
+
+    meant_for_work: int  # how many of `cancelling()` are
+    touched: bool  # there was a cancellation, which may be yet to arrive though it was taken back
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        # Asked of this loop, not of a running one: loops are ended from outside, when none runs.
+        if task_of(self.get_loop()) is self:
+            return self.cancel_work(msg)
+        self.touched = True
+        return super().cancel(msg)
+
+    def cancel_work(self, msg: Any | None) -> bool:
+        """Cancel the unit that runs."""
+        self.touched = True
+        self.meant_for_work += 1
+        return super().cancel(msg)
+
+    def uncancel(self) -> int:
+        left = super().uncancel()
+        self.meant_for_work = min(self.meant_for_work, left)
+        return left
+
+    async def pause(self) -> None:
+        """Let the loop look at others between two units, and what cancelled the last one hit nobody else."""
+        while self.cancelling():
+            self.uncancel()
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if self.cancelling():
+                raise  # it came just now, when no unit runs
+        self.touched = False
+
+
 class Workers:
-    """The worker tasks of one gate."""
+    """The workers of one gate."""
 
     def __init__(self, gate: LoopGate) -> None:
         self._gate = gate
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[Worker] = set()
 
     def start(self, work: Work) -> None:
         """Run work that has just been granted its slot, in a worker of its own."""
         work.handed = True
         own = Context()
-        worker = self._gate.entered.create_task(
-            self._work(work, own), name="fairlead-worker", context=own
+        worker = Worker(
+            self._work(work, own), loop=self._gate.entered, name="fairlead-worker", context=own
         )
+        worker.meant_for_work, worker.touched = 0, False
         self.tasks.add(worker)
         worker.add_done_callback(self.tasks.discard)
 
@@ -119,7 +161,7 @@ class Workers:
         Work whose spawner had context variables runs inside a copy of them; other work runs in this task's `own`
         context, which is empty, and if it leaves a variable behind, the next unit is given to a new worker.
         """
-        task = asyncio.current_task()
+        task: Any = asyncio.current_task()
         work: Work | None = first
         begun = 0
         while work is not None:
@@ -148,17 +190,18 @@ class Workers:
                 work.set_exception(_bearable(raised))
                 error = raised
             following = self._next(work, OK, error)
-            if work.asked:
-                await _uncancel(task)
-            elif error is not None and not isinstance(error, Exception):
+            begun += 1
+            if error is not None and not isinstance(error, Exception):
                 self._leave(task, error, following)
+            if task.touched or (begun % TURN == 0 and following is not None):
+                try:
+                    await task.pause()
+                except asyncio.CancelledError as cancelled:
+                    self._leave(task, cancelled, following)
             if own and following is not None:
                 self.start(following)
                 return
             work = following
-            begun += 1
-            if begun % TURN == 0 and work is not None:
-                await asyncio.sleep(0)
 
     def _next(self, work: Work, outcome: Outcome, error: BaseException | None) -> Work | None:
         """End a unit of work and take over one that starts in its place.
@@ -188,13 +231,11 @@ class Workers:
             door._look_whether_drained()
         return following
 
-    def _leave(
-        self, task: asyncio.Task[Any] | None, error: BaseException, following: Work | None
-    ) -> None:
-        """Decide what becomes of a worker whose work ended with more than an Exception."""
+    def _leave(self, task: Worker, error: BaseException, following: Work | None) -> None:
+        """Decide what becomes of a worker that is cancelled, or whose work ended with more than an Exception."""
         if isinstance(error, asyncio.CancelledError):
-            if task is None or not task.cancelling():
-                return  # the work cancelled itself
+            if task.cancelling() <= task.meant_for_work:
+                return  # the work was cancelled, or cancelled itself
             while following is not None:  # the loop is closing: what is queued goes with it
                 asyncio.Future.cancel(following)
                 discard(following.work)
@@ -223,16 +264,6 @@ def _drive(work: Coroutine[Any, Any, Any], context: Context) -> Generator[Any, A
         except BaseException as error:
             value = error
             step = work.throw
-
-
-async def _uncancel(task: asyncio.Task[Any] | None) -> None:
-    """Take back a cancellation meant for work that has ended, delivered or not."""
-    try:
-        await asyncio.sleep(0)
-    except asyncio.CancelledError:
-        pass
-    while task is not None and task.cancelling():
-        task.uncancel()
 
 
 def _bearable(error: BaseException) -> BaseException:
