@@ -55,10 +55,13 @@ class Work(_TicketAndFuture):
             self.door._workers.start(self)
             return
         if self.handed:
-            return  # it runs, or is about to, and its room was taken back: it is counted when it ends
-        if self.started_at < inf:  # it started and ended within one late verb
+            # Its hold has expired: it goes on, and is counted when it ends.
+            self.door._count.adrift.add(self)
+            return
+        if self.started_at < inf:  # it started and expired within one late verb
             self.door._started(self)
             self.door._ended(self, Outcome.LOST, None)
+            self.door._look_whether_drained()
         else:
             self.door._left(self)
         self._forget()
@@ -97,10 +100,11 @@ class Worker(asyncio.Task[None]):
     as a timeout inside the unit would, means the worker and what is queued: so does a loop that ends.
     """
 
-    __slots__ = ("meant_for_work", "touched")
+    __slots__ = ("meant_for_work", "touched", "work")
 
     meant_for_work: int  # how many of `cancelling()` are
     touched: bool  # there was a cancellation, which may be yet to arrive though it was taken back
+    work: Work | None  # the unit that runs or is next, whether it holds its room or lost it
 
     def cancel(self, msg: Any | None = None) -> bool:
         # Asked of this loop, not of a running one: loops are ended from outside, when none runs.
@@ -146,14 +150,19 @@ class Workers:
         worker = Worker(
             self._work(work, own), loop=self._gate.entered, name="fairlead-worker", context=own
         )
-        worker.meant_for_work, worker.touched = 0, False
+        worker.meant_for_work, worker.touched, worker.work = 0, False, work
         self.tasks.add(worker)
         worker.add_done_callback(self.tasks.discard)
 
+    def of(self, door: Scheduler) -> list[Work]:
+        """Tell the work of one door that has started and not ended."""
+        return [task.work for task in self.tasks if task.work and task.work.door is door]
+
     async def rest(self) -> None:
-        """Wait for workers that have nothing left to run to end."""
-        while self.tasks and not self._gate.gate.active:
-            await asyncio.wait(set(self.tasks))
+        """Wait for workers that have nothing left to run to end, which takes a step or two."""
+        ending = [task for task in self.tasks if task.work is None]
+        if ending:
+            await asyncio.wait(ending)
 
     async def _work(self, first: Work, own: Context) -> None:
         """Run one unit after another.
@@ -167,7 +176,7 @@ class Workers:
         while work is not None:
             if work.done():  # cancelled between grant and start
                 discard(work.work)
-                work = self._next(work, Outcome.LOST, None)
+                task.work = work = self._next(work, Outcome.LOST, None)
                 continue
             work.owner = task
             context = work.context
@@ -189,7 +198,7 @@ class Workers:
             except BaseException as raised:
                 work.set_exception(_bearable(raised))
                 error = raised
-            following = self._next(work, OK, error)
+            task.work = following = self._next(work, OK, error)
             begun += 1
             if error is not None and not isinstance(error, Exception):
                 self._leave(task, error, following)
@@ -210,7 +219,7 @@ class Workers:
         """
         door, gate = work.door, self._gate
         core = gate.gate
-        if error is None and outcome is OK:
+        if error is None and outcome is OK and work.state is RUNNING:
             door._count.completed[TIER_OF[work.priority]] += 1
         else:
             door._ended(work, outcome, error)
