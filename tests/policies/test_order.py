@@ -1,5 +1,7 @@
 """Who is next, policy by policy; the mathematics of aging, fairness and promotion stands in tests/properties."""
 
+from typing import Any
+
 import pytest
 
 from fairlead.capacities import Pools, Reserved, Slots
@@ -111,6 +113,54 @@ def test_classes_are_known_by_name():
 def test_bad_settings_are_refused(make):
     with pytest.raises(ConfigError):
         make()
+
+
+NAN: Any = float("nan")
+TEXT: Any = "30s"
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: Level("bulk", starvation=TEXT), r"starvation of class 'bulk' .* '30s'"),
+        (lambda: Level("bulk", starvation=NAN), "starvation of class 'bulk'"),
+        (lambda: Level("bulk", starvation=-1), "starvation of class 'bulk'"),
+        (lambda: Level("bulk", wait_limit=TEXT), r"wait_limit of class 'bulk' .* '30s'"),
+        (lambda: Level("bulk", wait_limit=NAN), "wait_limit of class 'bulk'"),
+        (lambda: Level("bulk", wait_limit=-0.1), "wait_limit of class 'bulk'"),
+        (lambda: Level("bulk", queue_limit=TEXT), r"queue_limit of class 'bulk' .* '30s'"),
+        (lambda: Level("bulk", queue_limit=-1), "queue_limit of class 'bulk'"),
+        (lambda: Classes(Level("bulk"), budget=NAN), "budget"),
+        (lambda: Classes(Level("bulk"), budget=2.5), "budget"),  # type: ignore[arg-type]
+        (lambda: Classes(Level("bulk"), budget=TEXT), "budget"),
+        (lambda: Aging(rate=TEXT), r"rate .* '30s'"),
+        (lambda: Aging(ceiling=TEXT), r"ceiling .* '30s'"),
+        (lambda: Aging(ceiling=NAN), "ceiling"),
+        (lambda: FIFO(limit=TEXT), r"queue limit .* '30s'"),
+        (lambda: FairQueue(weights={"a": TEXT}), r"weight of 'a' .* '30s'"),
+        (lambda: FairQueue(default_weight=TEXT), r"default_weight.* '30s'"),
+    ],
+)
+def test_a_setting_that_is_no_such_number_is_named(make, named):
+    with pytest.raises(ConfigError, match=named):
+        make()
+
+
+def test_limits_and_thresholds_of_zero_or_without_end_are_in_order():
+    for seconds in (0, 0.0, float("inf")):
+        Classes(Level("bulk", wait_limit=seconds, starvation=seconds, queue_limit=0), budget=1)
+        Aging(ceiling=seconds)
+
+
+def test_a_ticket_that_classes_cannot_take_does_not_wait_in_them():
+    """What fails in push fails before the class has the ticket."""
+    policy = Classes(Level("bulk", wait_limit=5.0))
+    ticket: Any = Ticket("a")
+    ticket.wait_until = "tomorrow"
+    with pytest.raises(TypeError):
+        policy.push(ticket, 0.0)
+    assert not list(policy)
+    assert len(policy) == 0
 
 
 def test_a_bad_weight_changes_nothing():

@@ -10,6 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.core.capacity import STOP
+from fairlead.core.checks import is_number
 from fairlead.core.lanes import KeyLane, Lane, Order
 from fairlead.core.ticket import QueueLimit
 from fairlead.errors import ConfigError, PolicyError
@@ -69,7 +70,7 @@ class Policy:
 
     @limit.setter
     def limit(self, limit: int | None) -> None:
-        if limit is not None and (isinstance(limit, bool) or limit < 0):
+        if limit is not None and (isinstance(limit, bool) or not is_number(limit, 0)):
             raise ConfigError(f"a queue limit must be 0 or more, or None for none; got {limit!r}")
         self._limit = limit
         self.limited = limit is not None or self.nests

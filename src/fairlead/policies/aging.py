@@ -11,9 +11,10 @@ pass over the waiting is ever made.  At the default rate +10 comes every 5 s.
 from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
-from math import inf, isfinite
+from math import inf
 from typing import TYPE_CHECKING, Self
 
+from fairlead.core.checks import is_number
 from fairlead.core.lanes import Lane, Order
 from fairlead.errors import ConfigError
 from fairlead.policies.fifo import Queue
@@ -116,8 +117,10 @@ class Aging(Queue):
         name: str = "",
         limit: int | None = None,
     ) -> None:
-        if not (isfinite(rate) and rate >= 0):
+        if not (is_number(rate, 0) and rate < inf):
             raise ConfigError(f"rate must be points per second, 0 or more; got {rate!r}")
+        if not is_number(ceiling):
+            raise ConfigError(f"ceiling must be a priority, such as 100; got {ceiling!r}")
         self.rate = rate
         self.ceiling = ceiling
         self.name = name
