@@ -17,7 +17,7 @@ import aiohttp
 
 from fairlead.errors import Misuse
 from fairlead.gateway import settings as described
-from fairlead.gateway.reservations import connected
+from fairlead.gateway.reservations import connected, pool_name
 from fairlead.gateway.upstream import Upstream, look
 from fairlead.gateway.values import MOST_SLOTS
 
@@ -254,11 +254,6 @@ class Fleet:
         self._pools, self._pool_of = {}, {}
         for group in connected(members):
             models = sorted({model for member in group for model in member.models or ()})
-            name = ",".join(_escaped(model) for model in models)
+            name = pool_name(models)
             self._pools[name] = group
             self._pool_of.update(dict.fromkeys(models, name))
-
-
-def _escaped(model: str) -> str:
-    """Write a model so that no list of others looks like it."""
-    return model.replace("\\", "\\\\").replace(",", "\\,")

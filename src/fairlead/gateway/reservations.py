@@ -99,8 +99,13 @@ def pools(settings: Settings) -> list[Pool]:
 
 
 def models_of(members: Sequence[Member]) -> list[str]:
-    """Name the models of a pool; joined by commas they are its name."""
+    """Name the models of a pool."""
     return sorted({model for upstream in members for model in upstream.models or ()})
+
+
+def pool_name(models: Sequence[str]) -> str:
+    """Join models by commas; one that has a comma itself is written so that no list of others looks like it."""
+    return ",".join(model.replace("\\", "\\\\").replace(",", "\\,") for model in models)
 
 
 def connected(upstreams: Sequence[Member]) -> list[list[Member]]:
