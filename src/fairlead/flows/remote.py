@@ -23,6 +23,8 @@ CHECK_TIMEOUT = 0.2  # seconds a flow may wait, if nobody says otherwise
 # Seconds beyond the flow's own timeout: a service that is slow to answer must not turn its refusals into admissions.
 ANSWER_GRACE = 0.25
 END_TIMEOUT = 2.0
+# The service was reached and cannot take the question: to run would let anyone pass who makes up odd labels.
+UNUSABLE = frozenset({400, 413, 422})
 KEPT = 15.0  # seconds a connection is kept for the next flow; the service keeps it for 60
 
 
@@ -90,7 +92,12 @@ class RemoteFlow:
             self.retry_after = said.get("retry_after")
         else:
             detail = said.get("detail") if isinstance(said, dict) else None
-            self.lost(f"the service answered {status}: {detail or 'not as a flow service does'}")
+            why = f"the service answered {status}: {detail or 'not as a flow service does'}"
+            if status in UNUSABLE:
+                self.decision, self.reject_reason = "rejected", "invalid"
+                self.denied_status, self.message = status, f"{self.control_point}: {why}"
+            else:
+                self.lost(why)
             return
         self.ignored = tuple(said.get("ignored_labels", ()))
 
