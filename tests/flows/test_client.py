@@ -274,7 +274,7 @@ def test_labels_that_the_service_cannot_take_bypass_no_limit(labels):
                 assert flow.message is not None
                 assert "None" not in flow.message
             ran = client.decorate("one", labels, timeout=20.0)(main)
-            with pytest.raises(Refused, match="at most 256; there are more|over 65536 bytes"):
+            with pytest.raises(Refused, match=r"at most 256; there are more|over 65536 bytes"):
                 await ran()
 
             def work() -> None:
