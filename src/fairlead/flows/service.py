@@ -14,6 +14,7 @@ from fairlead.config import shown
 from fairlead.flows.ahead import Ahead, begin
 from fairlead.flows.openapi import document
 from fairlead.flows.settings import MOST_TOKENS
+from fairlead.flows.signals import LARGEST
 from fairlead.flows.table import FlowTable
 from fairlead.serving.access import authorize
 from fairlead.serving.http import Answer, Body, Problem, answer, read_json, retry_header
@@ -58,7 +59,7 @@ class EndBody(Body):
 class SignalBody(Body):
     """What `POST /v1/signals/{name}` takes."""
 
-    value: float
+    value: Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
 
 class FlowService(Application):

@@ -18,6 +18,8 @@ from fairlead.flows.window import Percentile, WindowMean
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+LARGEST = 1e300  # what is larger may become infinite in a sum or a quotient
+
 
 class Signal(Protocol):
     """What a controller reads."""
@@ -182,7 +184,9 @@ class Posted:
         """Take a new value; NaN and infinities are refused, and the last value stands."""
         known = finite(value)
         if known is None:
-            raise ConfigError(f"a signal must be a finite number; got {value!r}")
+            raise ConfigError(
+                f"a signal must be a number from {-LARGEST:g} to {LARGEST:g}; got {value!r}"
+            )
         self._value, self._until = known, now + self._expire_after
 
     def read(self, now: float) -> float | None:
@@ -225,4 +229,4 @@ def finite(value: object) -> float | None:
     """Read a number; None if it is none, or not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) <= 1e300 else None
+    return float(value) if abs(value) <= LARGEST else None
