@@ -185,7 +185,7 @@ class Posted:
         known = finite(value)
         if known is None:
             raise ConfigError(
-                f"a signal must be a number from {-LARGEST:g} to {LARGEST:g}; got {value!r}"
+                f"a signal must be a finite number, from -1e300 to 1e300; got {value!r}"
             )
         self._value, self._until = known, now + self._expire_after
 
