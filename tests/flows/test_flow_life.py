@@ -150,6 +150,23 @@ class TestCancellation:
 
         run(main())
 
+    @pytest.mark.parametrize("woken", [False, True])
+    def test_load_control_sees_who_left_as_not_accepted(self, woken):
+        async def main():
+            said = {"signal": "posted", "setpoint": 1.0}
+            flows = scheduler(concurrency=concurrency(1), load=said)
+            holder, waiter = await flows.start_flow("p"), await waiting(flows)
+            if woken:
+                holder.end()
+            waiter.cancel()
+            await ticks()
+            assert waiter.cancelled()
+            control = point_of(flows).load
+            assert control is not None
+            assert control.throttle.observed(now()) == 0.5
+
+        run(main())
+
     @pytest.mark.parametrize("limits", [{"concurrency": concurrency(1)}, {}], ids=["slot", "both"])
     def test_just_woken(self, limits):
         """Granted in this very step, and not there any more to use it: the next one gets it in the same step."""

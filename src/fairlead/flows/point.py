@@ -300,6 +300,8 @@ class Point:
         self.queued -= flow.cost
         self.leavers.leave(flow)
         self.counts.rejected(flow)
+        if self.load is not None:
+            self.load.throttle.answered(flow.cost, False, self.runtime.now())
 
     def retry_after(self, flow: Flow, now: float) -> float | None:
         """Tell when it may be worth asking again: never, if it can never fit."""
