@@ -8,10 +8,12 @@ that are fed (latencies, posted values) are handed `now` with each value; only `
 from __future__ import annotations
 
 import os
+import re
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from fairlead.config import shown
 from fairlead.errors import ConfigError
 from fairlead.flows.window import Percentile, WindowMean
 
@@ -223,6 +225,22 @@ class PostedSignals:
     def names(self) -> list[str]:
         """The names that are listened to, sorted."""
         return sorted(self._signals)
+
+
+def percentile_of(name: str) -> float | None:
+    """Read the share that a signal's name asks for; None if it is none of latencies.
+
+    >>> percentile_of("latency_p95"), percentile_of("latency_pump")
+    (0.95, None)
+    """
+    if re.match("latency_p[0-9]", name) is None:
+        return None
+    found = re.fullmatch(r"latency_p([0-9]+(?:\.[0-9]+)?)", name)
+    if found is None or not 0 < float(found[1]) <= 100:
+        raise ConfigError(
+            f"must be a percentile above 0 and up to 100, such as latency_p95; got {shown(name)}"
+        )
+    return float(found[1]) / 100
 
 
 def finite(value: object) -> float | None:
