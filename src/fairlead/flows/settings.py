@@ -152,7 +152,7 @@ class Gradient(Model):
 
     slope: Finite = -1.0
     min_gradient: Finite = 0.1
-    max_gradient: Finite = Field(1.0, validate_default=True)
+    max_gradient: Finite = Field(default=1.0, validate_default=True)
 
     @field_validator("slope")
     @classmethod
