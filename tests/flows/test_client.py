@@ -297,6 +297,28 @@ def test_control_characters_in_a_label_bypass_no_limit(value):
     run(main())
 
 
+@pytest.mark.parametrize("tokens", [-1, float("nan"), float("inf"), 2e15, 10**400])
+def test_an_end_that_the_service_could_not_read_is_told_and_the_block_still_ends_it(tokens):
+    async def main():
+        async with both() as (server, client):
+            with pytest.raises(Misuse, match="cannot have spent"):
+                async with client.flow("one") as flow:
+                    await flow.end("ok", tokens)
+            assert active(server) == 0
+
+            def work() -> None:
+                with SyncFlowClient(url(server)) as twin, pytest.raises(Misuse):  # noqa: SIM117
+                    with twin.flow("one", timeout=20.0) as flow:
+                        flow.end("ok", tokens)
+
+            await in_thread(work)
+            assert active(server) == 0
+            flow = await client.start_flow("one")
+            assert await flow.end("fine")  # as in the library, all but "error" is a success
+
+    run(main())
+
+
 def test_a_wrong_token_is_no_decision():
     async def main():
         async with serving(token="secret") as server:

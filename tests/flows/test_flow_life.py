@@ -383,3 +383,22 @@ def test_one_loop_after_another():
 
     run(main(1, 3602.0))
     run(main(2, 7300.0))  # the clock of a virtual loop begins at 0; a gate's never steps back
+
+
+def test_a_closed_scheduler_that_is_used_again_is_looked_after_again():
+    async def main():
+        said = {"controller": "aiad", "signal": "posted", "setpoint": 1.0, "period": "1s"}
+        flows = scheduler(load=said)
+        (await flows.start_flow("p")).end()
+        await flows.close()
+        await until(5.0)
+        control = point_of(flows).load
+        assert control is not None
+        assert control.decision is None  # nobody looked meanwhile
+        (await flows.start_flow("p")).end()
+        flows.post_signal("posted", 2.0)
+        await until(8.0)
+        assert control.decision is not None
+        assert control.decision.overloaded
+
+    run(main())

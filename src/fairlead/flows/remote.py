@@ -10,7 +10,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairlead.config import shown
-from fairlead.errors import ConfigError, NeverFits, Refused, WaitedTooLong
+from fairlead.errors import ConfigError, Misuse, NeverFits, Refused, WaitedTooLong
+from fairlead.flows.settings import MOST_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -110,10 +111,18 @@ class RemoteFlow:
 
     def to_end(self, status: str, tokens: float | None) -> bytes | None:
         """Write what ends it, once; None if there is nothing to end."""
+        if tokens is not None and not 0 <= tokens <= MOST_TOKENS:
+            raise Misuse(
+                f"{self.control_point}: a flow cannot have spent {shown(tokens)}; "
+                f"give a number from 0 to {MOST_TOKENS:g}"
+            )
         if self.ended or self.flow_id is None:
             return None
         self.ended = True
-        said: dict[str, Any] = {"flow_id": self.flow_id, "status": status}
+        said: dict[str, Any] = {
+            "flow_id": self.flow_id,
+            "status": "error" if status == "error" else "ok",
+        }
         if tokens is not None:
             said["tokens"] = tokens
         return json.dumps(said).encode()
