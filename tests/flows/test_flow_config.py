@@ -229,36 +229,37 @@ BAD += [
 ]
 
 ENDS = ({"signal_value": 1, "load_multiplier": 1}, {"signal_value": 1, "load_multiplier": 0.2})
+BAD_LOADS: list[tuple[str, dict[str, Any]]] = [
+    ("gradient.slope", {"gradient": {"slope": 0}}),
+    ("gradient.max_gradient", {"gradient": {"min_gradient": 0.5, "max_gradient": 0.4}}),
+    ("gradient", {"gradient": {"min_gradient": 2}}),  # the largest is not given
+    (
+        "high_throttle_threshold",
+        {
+            "controller": "range",
+            "low_throttle_threshold": ENDS[0],
+            "high_throttle_threshold": ENDS[1],
+        },
+    ),
+    ("period", {"period": "50ms"}),
+    ("period", {"period": "99ms"}),
+    ("setpoint", {"controller": "pid", "setpoint": 0}),
+    ("setpoint", {"setpoint": 10**400}),
+    ("min_load_multiplier", {"controller": "aiad", "min_load_multiplier": 2}),
+    ("min_load_multiplier", {"controller": "pid", "min_load_multiplier": 1}),
+    (
+        "min_load_multiplier",
+        {"controller": "pid", "min_load_multiplier": 0.5, "max_load_multiplier": 0.5},
+    ),
+    ("signal", {"signal": "latency_p0"}),
+    ("signal", {"signal": "latency_p100.1"}),
+    ("signal", {"signal": "latency_p101"}),
+    ("signal", {"signal": "latency_p95th"}),
+    ("confirmation", {"confirmation": "latency_p0.0"}),
+]
 BAD += [
     (f"load.{field}", {"load": {"signal": "posted", "setpoint": 1} | said})
-    for field, said in [
-        ("gradient.slope", {"gradient": {"slope": 0}}),
-        ("gradient.max_gradient", {"gradient": {"min_gradient": 0.5, "max_gradient": 0.4}}),
-        ("gradient", {"gradient": {"min_gradient": 2}}),  # the largest is not given
-        (
-            "high_throttle_threshold",
-            {
-                "controller": "range",
-                "low_throttle_threshold": ENDS[0],
-                "high_throttle_threshold": ENDS[1],
-            },
-        ),
-        ("period", {"period": "50ms"}),
-        ("period", {"period": "99ms"}),
-        ("setpoint", {"controller": "pid", "setpoint": 0}),
-        ("setpoint", {"setpoint": 10**400}),
-        ("min_load_multiplier", {"controller": "aiad", "min_load_multiplier": 2}),
-        ("min_load_multiplier", {"controller": "pid", "min_load_multiplier": 1}),
-        (
-            "min_load_multiplier",
-            {"controller": "pid", "min_load_multiplier": 0.5, "max_load_multiplier": 0.5},
-        ),
-        ("signal", {"signal": "latency_p0"}),
-        ("signal", {"signal": "latency_p100.1"}),
-        ("signal", {"signal": "latency_p101"}),
-        ("signal", {"signal": "latency_p95th"}),
-        ("confirmation", {"confirmation": "latency_p0.0"}),
-    ]
+    for field, said in BAD_LOADS
 ]
 
 
@@ -312,7 +313,8 @@ LOADS = st.fixed_dictionaries(
 @given(LOADS)
 def test_what_is_found_valid_can_be_used(said):
     loaded = load({"control_points": {"a": {"load": said}}})
-    assert loaded.problems or FlowScheduler(loaded.settings)
+    if not loaded.problems:
+        FlowScheduler(loaded.settings)
 
 
 @pytest.mark.parametrize(("said", "most"), [({}, 1.0), ({"max_load_multiplier": 0.5}, 0.5)])

@@ -394,7 +394,8 @@ def test_a_closed_scheduler_that_is_used_again_is_looked_after_again():
         await until(5.0)
         control = point_of(flows).load
         assert control is not None
-        assert control.decision is None  # nobody looked meanwhile
+        meanwhile = control.decision
+        assert meanwhile is None  # nobody looked
         (await flows.start_flow("p")).end()
         flows.post_signal("posted", 2.0)
         await until(8.0)
