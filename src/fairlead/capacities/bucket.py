@@ -168,11 +168,20 @@ class TokenBucket(Capacity):
     def refund(self, ticket: Ticket, amount: float, now: float) -> None:
         key = self._key(ticket)
         if key is not None:
-            self._draw(key, -amount, now)
-            if amount > 0:
-                self.opened.append(self._scope(key))
+            self._correct(key, amount, now)
+
+    def _correct(self, key: Hashable, amount: float, now: float) -> None:
+        self._draw(key, -amount, now)
+        if amount > 0:
+            self.opened.append(self._scope(key))
 
     # Adjustments
+
+    def correct(self, amount: float, key: Hashable, now: float) -> None:
+        """Refund (or, if negative, charge) a ticket that is gone; by key, for who has none drew nothing."""
+        key = self.name if self._by is None else key
+        if key is not None:
+            self._correct(key, amount, now)
 
     def top_up(self, amount: float, key: Hashable = None) -> None:
         """Add tokens from outside, up to the burst."""

@@ -49,7 +49,7 @@ SENTENCES = {
     "string_too_short": "may not be empty",
     "string_too_long": "must have at most {max_length} characters",
     "string_pattern_mismatch": "may not hold control characters",
-    "too_long": "may hold at most {max_length}; there are {actual_length}",
+    "too_long": "may hold at most {max_length}; there are more",
     "literal_error": "must be {expected}",
 }
 
