@@ -66,11 +66,14 @@ def draining(sizes: Sizes, engine: Engine) -> Iterator[Table]:
         NODES: ("nodes", many),
     }
     notes = []
-    for peer in (PGQUEUER, PGQUEUER_FREE, PROCRASTINATE):
-        package = peer.split(",")[0].lower()
+    for package, peers in (
+        ("pgqueuer", (PGQUEUER, PGQUEUER_FREE)),
+        ("procrastinate", (PROCRASTINATE,)),
+    ):
         if find_spec(package) is None:
-            del plans[peer]
             notes.append(f"{package} is not installed: left out.")
+            for peer in peers:
+                del plans[peer]
     kept = Kept()
 
     def drain(name: str) -> float:

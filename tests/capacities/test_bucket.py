@@ -173,8 +173,14 @@ def test_full_buckets_are_dropped():
         {"interval": 0.0},
         {"interval": nan},
         {"oversize": "perhaps"},
+        {"rate": "1"},
+        {"burst": "1"},
+        {"interval": "1s"},
+        {"max_idle_time": "1h"},
+        {"max_keys": "many"},
+        {"max_keys": nan},
     ],
 )
 def test_bad_settings_are_refused(settings):
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
         TokenBucket(**{"rate": 1.0, "burst": 1, **settings})

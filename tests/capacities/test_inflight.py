@@ -1,6 +1,7 @@
 """Tokens in flight: what costs nothing holds nothing, limits change at run time, lost holders expire."""
 
 from math import inf, nan
+from typing import Any
 
 import pytest
 
@@ -52,9 +53,15 @@ def test_how_long_a_holder_may_hold_changes_for_those_to_come():
     assert gate.late == 1
 
 
-@pytest.mark.parametrize("seconds", [0, -1, nan])
-def test_a_bad_expiry_changes_nothing(seconds: float):
+@pytest.mark.parametrize("limit", [-1, nan, inf, True, "3"])
+def test_a_bad_limit_is_refused(limit: Any):
+    with pytest.raises(ConfigError, match="limit"):
+        InFlight(limit)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, nan, "5s"])
+def test_a_bad_expiry_changes_nothing(seconds: Any):
     limit = InFlight(2, expire_after=inf)
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="expire_after"):
         limit.set_expiry(seconds)
     assert limit.expire_after == inf

@@ -250,6 +250,8 @@ def test_a_class_that_is_not_there_is_refused(rank: int):
         {"linger": -1.0},
         {"linger": nan},
         {"linger": (1.0,)},
+        {"linger": "5s"},
+        {"linger": (0.0, "5s")},
     ],
 )
 def test_bad_settings_are_refused(settings):

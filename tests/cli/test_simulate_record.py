@@ -101,6 +101,11 @@ def test_a_recording_is_written(server, folder, capsys):
     assert [path.name for path in folder.iterdir()] == ["incident.jsonl"]
 
 
+def test_a_server_may_be_named_as_for_top_by_its_host_and_port(server, folder, capsys):
+    assert record(server.url.removeprefix("http://")) == 0
+    assert "3 tickets" in capsys.readouterr().out
+
+
 def test_nothing_recorded_is_said(server, folder, capsys):
     server.handler.lines = []
     assert record(server.url) == 0
@@ -181,13 +186,15 @@ def test_who_does_not_speak_http_or_tls_is_said(folder, capsys):
     ("arguments", "says"),
     [
         (["nowhere", "--out", "x.jsonl"], "is not the URL of a server"),
+        (["me:secret@x:80", "--out", "x.jsonl"], "use --token"),
         (["ftp://x", "--out", "x.jsonl"], "is not the URL of a server"),
         (["http://x:port", "--out", "x.jsonl"], "is not a URL"),
         (["http://me:secret@x", "--out", "x.jsonl"], "use --token"),
         (["http://127.0.0.1:1", "--out", "no/where.jsonl"], "there is no folder"),
         (["http://127.0.0.1:1", "--out", "."], "it is a folder"),
-        (["http://127.0.0.1:1", "--out", "x.jsonl", "--minutes", "0"], "--minutes"),
-        (["http://127.0.0.1:1", "--out", "x.jsonl", "--minutes", "nan"], "--minutes"),
+        (["http://127.0.0.1:1", "--out", "x.jsonl", "--minutes", "0"], "at most 15; got 0"),
+        (["http://127.0.0.1:1", "--out", "x.jsonl", "--minutes", "nan"], "at most 15; got nan"),
+        (["http://127.0.0.1:1", "--out", "x.jsonl", "--minutes", "16"], "at most 15; got 16"),
         (["http://127.0.0.1:1", "--out", "x.jsonl", "--token", "a\nb"], "the token has characters"),
         (["http://127.0.0.1:1"], "--out"),
     ],

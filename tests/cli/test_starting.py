@@ -4,6 +4,8 @@ import json
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -119,6 +121,90 @@ def test_doctor_finds_a_postgres_that_a_server_would_refuse(here, free, capsys):
     capsys.readouterr()
     code, found = findings(capsys)
     assert (code, found["jobs.database"]["grade"]) == (0, "ok")
+
+
+APPLICATION = """
+from fairlead.streams import Consumer, StreamApp, StreamScheduler
+from fairlead.testing import MemoryBroker
+print("it is imported")
+class Own(StreamScheduler):
+    def schedule_consumption(self, jobs): pass
+class Orders(Consumer):
+    def consume(self, messages): pass
+def app_of(**given):
+    made = StreamApp(group="g", **given)
+    made.topic("a", Orders)
+    return made
+fit = app_of(broker=MemoryBroker({"a": 2}))
+own = app_of(broker=MemoryBroker({"a": 2}), scheduler=Own)
+away = app_of(bootstrap_servers="127.0.0.1:FREE,PLAINTEXT://localhost:FREE")
+"""
+POOLED = "pools: {gpu: {slots: 2, doors: {streams/workers: 1}}}"
+
+
+@pytest.mark.parametrize(
+    ("said", "what", "told"),
+    [
+        ("streams: {app: 'nomod:app'}", "doors", "streams.app: there is no module 'nomod'"),
+        ("jobs: {app: 'nomod:jobs'}", "doors", "jobs.app: there is no module 'nomod'"),
+        ("streams: {app: 'theirs:own'}\n" + POOLED, "doors", "cannot be in a pool: Own"),
+        ("streams: {app: 'theirs:away'}", "streams.app", "cannot be reached"),
+    ],
+)
+def test_doctor_finds_an_application_with_which_a_server_would_not_start(
+    here, free, capsys, monkeypatch, said, what, told
+):
+    monkeypatch.delitem(sys.modules, "theirs", raising=False)
+    (here / "theirs.py").write_text(APPLICATION.replace("FREE", str(free)))
+    listen = f"server: {{listen: 127.0.0.1:{free}}}\n"
+    (here / "fairlead.yaml").write_text(listen + said)
+    code, found = findings(capsys)
+    assert (code, found[what]["grade"]) == (1, "wrong")
+    assert told in found[what]["said"]
+    (here / "fairlead.yaml").write_text(listen + "streams: {app: 'theirs:fit'}\n" + POOLED)
+    code, found = findings(capsys)
+    assert (code, found["doors"]["grade"]) == (0, "ok")
+
+
+def test_doctor_reads_the_certificate(here, free, capsys):
+    known = Path(__file__).parents[1] / "server" / "tls"
+    for folder, code, grade in ((here, 1, "wrong"), (known, 0, "ok")):
+        tls = f"{{certificate: '{folder}/certificate.pem', key: '{folder}/key.pem'}}"
+        (here / "fairlead.yaml").write_text(
+            f"server: {{listen: 127.0.0.1:{free}, tls: {tls}}}\n"
+            "flows: {http: '127.0.0.1:0', control_points: {}}\n"
+        )
+        got, found = findings(capsys)
+        assert (got, found["server.tls"]["grade"]) == (code, grade)
+
+
+def test_doctor_looks_at_the_database_of_an_application(here, free, capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "theirs", raising=False)
+    (here / "theirs.py").write_text(
+        f"from fairlead.jobs import Jobs\njobs = Jobs('postgresql://me@127.0.0.1:{free}/x')\n"
+    )
+    (here / "fairlead.yaml").write_text(
+        f"server: {{listen: 127.0.0.1:{free}}}\njobs: {{app: 'theirs:jobs'}}\n"
+    )
+    code, found = findings(capsys)
+    assert (code, found["jobs.database"]["grade"]) == (1, "wrong")
+
+
+def test_an_extra_that_a_section_needs_is_wrong_to_miss(here, free, capsys, monkeypatch):
+    missing = {"opentelemetry.sdk", "grpc", "confluent_kafka"}
+    monkeypatch.setattr(
+        doctor, "find_spec", lambda name: None if name in missing else find_spec(name)
+    )
+    (here / "fairlead.yaml").write_text(
+        f"server: {{listen: 127.0.0.1:{free}, otel: {{sample: 1}}}}\n"
+        "flows: {http: '127.0.0.1:0', grpc: '127.0.0.1:0', control_points: {}}\n"
+    )
+    code, found = findings(capsys)
+    assert code == 1
+    for extra in ("otel", "grpc"):
+        assert found[f"extra {extra}"]["grade"] == "wrong"
+        assert f"pip install 'fairlead[{extra}]'" in found[f"extra {extra}"]["said"]
+    assert found["extra streams"]["grade"] == "note"
 
 
 def test_an_extra_that_is_missing_is_named_with_its_remedy(monkeypatch):

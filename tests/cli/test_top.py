@@ -140,6 +140,23 @@ def test_on_a_terminal_it_follows_what_the_server_does_until_it_is_stopped(tmp_p
     run(go)
 
 
+def test_long_names_are_told_apart_and_80_columns_are_enough():
+    names = ["default", "flows/checkout paid", "flows/checkout default", "x" * 14, "x" * 15]
+    wait = dict.fromkeys(("p50", "p95", "p99"), 0.25)
+    figures = {"running": 1, "waiting": 2, "oldest_wait": None, "waits": wait}
+    rates = {"admitted_per_s": 3.0, "refused_per_s": 0.0}
+    classes = [{"name": name, **figures, **rates} for name in names]
+    gate = {"id": "pool/gpu", "slots": {"used": 1, "total": 4}, "classes": classes}
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(table("http://127.0.0.1:8080", {"gates": [gate]}))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    (told,) = {line[16:] for line in lines if line.endswith("0.0")}  # one below the other
+    assert sum(line.endswith(told) for line in lines) == len(names)
+    for name in names:
+        assert (f"  {name}" if len(name) > 14 else f"  {name:<14}{told}") in lines
+    assert max(map(len, lines)) <= 80
+
+
 @pytest.mark.parametrize("count", [0, 7, 1234, 1234567])
 def test_80_columns_break_nothing_that_belongs_together(count):
     names = ("ready", "running", "waiting", "failed", "done", "sla_soft_missed", "sla_hard_missed")

@@ -98,11 +98,66 @@ class TestResults:
         results = run(dag)
         assert (results["named"], results["other"]) == (1, 0)
 
-    def test_a_name_that_is_a_builtin_without_a_signature(self):
+    @pytest.mark.parametrize(
+        ("fn", "given", "options", "expected"),
+        [
+            (int, (), {}, 12),
+            (int, (), {"base": 16}, 18),
+            (str, (), {}, "12"),
+            (max, (), {}, "2"),
+            (max, ("3",), {}, "3"),
+            (dict.fromkeys, (), {}, {"1": None, "2": None}),
+        ],
+    )
+    def test_a_function_without_a_signature_gets_results_in_order(
+        self, fn, given, options, expected
+    ):
+        dag = Dag()
+        dag.add("text", lambda: "12")
+        dag.add("made", fn, *given, after=["text"], **options)
+        assert run(dag)["made"] == expected
+
+    def test_several_results_for_a_function_without_a_signature(self):
         dag = Dag()
         dag.add("one", lambda: 1)
-        dag.add("made", dict, after=["one"])
-        assert run(dag)["made"] == {}
+        dag.add("nine", lambda: 9)
+        dag.add("range", range, after=["one", "nine"])
+        assert run(dag)["range"] == range(1, 9)
+
+    def test_star_arguments_take_what_is_left_beside_a_keyword_of_their_own(self):
+        dag = Dag()
+        dag.add("one", lambda: 1)
+        dag.add("after", lambda *rest, option: (rest, option), after=["one"], option="o")
+        dag.add("named", lambda a, *rest: (a, rest), after=["one"], a="A")
+        results = run(dag)
+        assert results["after"] == ((1,), "o")
+        assert results["named"] == ("A", ())  # what is given by name leaves no place before it
+
+    def test_a_node_inside_a_list_a_tuple_or_a_dict_stands_for_its_result(self):
+        def step(*args, **kwargs):
+            return args, kwargs
+
+        dag = Dag()
+        plain: list[int] = [7]
+        late = dag.add("late", asyncio.sleep, 1, "late")
+        soon = dag.add("soon", lambda: "soon")
+        dag.add("both", step, [late, (soon, 1)], plain, by={"x": {"y": [late]}, "z": soon})
+        results = run(dag)
+        args, kwargs = results["both"]
+        assert args == (["late", ("soon", 1)], [7])
+        assert args[1] is plain  # what holds no node is given as it is
+        assert kwargs == {"by": {"x": {"y": ["late"]}, "z": "soon"}}
+        assert run(dag) == results  # also the next time
+
+    def test_what_holds_itself_or_very_much_is_an_argument_like_another(self):
+        own: list[Any] = []
+        own.append(own)
+        deep: list[Any] = []
+        for _ in range(100_000):
+            deep = [deep]
+        dag = Dag()
+        dag.add("same", lambda a, b: (a is own, b is deep), own, deep)
+        assert run(dag)["same"] == (True, True)
 
     def test_after_takes_nodes_too_and_each_counts_once(self):
         dag = Dag()
@@ -485,6 +540,13 @@ class TestWrongGraphs:
         dag = Dag()
         dag.add("a", abs, stranger)
         with pytest.raises(UnknownNode, match="'stranger'"):
+            run(dag)
+
+    def test_a_node_of_another_dag_inside_a_list_is_unknown_here(self):
+        other = Dag().add("x", int)
+        dag = Dag()
+        dag.add("y", len, [other])
+        with pytest.raises(UnknownNode, match="'x'"):
             run(dag)
 
     def test_a_namesake_of_a_node_of_another_dag_is_not_that_node(self):

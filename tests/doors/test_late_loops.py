@@ -87,12 +87,40 @@ def test_an_abort_counts_what_expired_meanwhile_once():
     run_virtual(main())
 
 
-def test_a_hold_that_expires_between_grant_and_start_is_counted_once():
+@pytest.mark.parametrize("ask", ["submit", "spawn"])
+def test_a_hold_that_expires_after_the_grant_and_before_the_start_is_counted_once(ask):
+    async def main():
+        scheduler = Scheduler.bounded(capacity=InFlight(1, expire_after=5))
+        first = scheduler.spawn(50, asyncio.sleep, 1)
+
+        def ended(_):
+            block(5)  # granted a moment ago, in the same step of the loop
+            scheduler._gate._tick()
+
+        first.add_done_callback(ended)
+        if ask == "spawn":
+            second: Any = scheduler.spawn(50, asyncio.sleep, 0)
+        else:
+            second = asyncio.create_task(scheduler.submit(50, asyncio.sleep, 0))
+        await asyncio.wait([first, second])
+        assert second.exception() is None if ask == "spawn" else second.exception()
+        waits = scheduler.stats().waits["normal"]
+        assert (waits.counts[0], sum(waits.counts), waits.total) == (1, 2, 1.0)
+        await finished(scheduler)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("ask", ["submit", "spawn"])
+def test_a_hold_that_expires_between_grant_and_start_is_counted_once(ask):
     async def main():
         scheduler = Scheduler.bounded(capacity=InFlight(1, expire_after=0.005))
         gate = asyncio.Event()
         first = scheduler.spawn(50, gate.wait)
-        second = scheduler.spawn(50, asyncio.sleep, 0)
+        if ask == "spawn":
+            second: Any = scheduler.spawn(50, asyncio.sleep, 0)
+        else:
+            second = asyncio.create_task(scheduler.submit(50, asyncio.sleep, 0))
         await asyncio.sleep(0)
         gate.set()
         block(0.02)

@@ -1,6 +1,8 @@
 """SharedPool: several schedulers on one gate, by weight, each with a policy, limits and books of its own."""
 
 import asyncio
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,6 +18,7 @@ from fairlead import (
     ShuttingDown,
     TokenBucket,
 )
+from fairlead.core import Recorder
 from fairlead.testing import run_virtual
 from tests.doors.rig import Busy, Journal, balanced, others, ticks, timers, usable
 
@@ -70,6 +73,57 @@ def test_a_weight_can_be_changed():
         return served[:50].count("two")
 
     assert run_virtual(main()) >= 43
+
+
+def test_a_change_of_weight_is_recorded_in_plain_values():
+    async def main():
+        pool = SharedPool(max_concurrency=1, gate=Recorder)
+        one, two = pool.scheduler(), pool.scheduler(weight=2)
+        busy = Busy(one)
+        pool.set_weight(two, 5)
+        await busy.release()
+        pool.set_weight(one, 3)
+        recorder = pool._gate.gate
+        assert isinstance(recorder, Recorder)
+        return [entry[2:] for entry in recorder.entries if entry[0] == "adjust"]
+
+    recorded = [("members", "set_weight", [2, 5]), ("members", "set_weight", [1, 3])]
+    assert run_virtual(main()) == recorded
+
+
+def test_a_weight_can_be_changed_where_no_loop_runs_and_not_beside_one_that_does():
+    pool = SharedPool(max_concurrency=1)
+    member = pool.scheduler()
+    pool.set_weight(member, 2)
+
+    async def main():
+        await member.submit(50, int)
+        with ThreadPoolExecutor(1) as elsewhere:
+            changing = asyncio.wrap_future(elsewhere.submit(pool.set_weight, member, 3))
+            with pytest.raises(Misuse, match="outside the event loop"):
+                await changing
+
+    run_virtual(main())
+    pool.set_weight(member, 4)
+    assert pool._members.weight_of(1) == 4
+
+
+def test_members_that_were_shut_down_and_dropped_are_gone():
+    async def main():
+        pool = SharedPool(max_concurrency=2)
+
+        async def used():
+            async with pool.scheduler(weight=2) as member:
+                await member.submit(50, int)
+                await member.spawn(50, int)
+                pool.set_weight(member, 3)
+                return weakref.ref(member)
+
+        dropped = [await used() for _ in range(5)]
+        gc.collect()
+        return [member() for member in dropped]
+
+    assert run_virtual(main()) == [None] * 5
 
 
 def test_an_idle_member_leaves_everything_to_the_other():

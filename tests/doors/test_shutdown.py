@@ -4,7 +4,16 @@ import asyncio
 
 import pytest
 
-from fairlead import ConfigError, Misuse, Scheduler, ShuttingDown, TokenBucket, WaitedTooLong
+from fairlead import (
+    ConfigError,
+    InFlight,
+    Misuse,
+    Scheduler,
+    SharedPool,
+    ShuttingDown,
+    TokenBucket,
+    WaitedTooLong,
+)
 from fairlead.testing import run_virtual
 from tests.doors.rig import MAKERS, Busy, Journal, balanced, others, ticks, timers
 from tests.doors.test_submit import closed, double
@@ -294,6 +303,84 @@ def test_a_drain_ends_when_the_last_waiter_is_withdrawn():
         waiting.cancel()
         await draining
         assert now() == 0
+        assert gone()
+
+    run_virtual(main())
+
+
+class TestHoldsThatExpired:
+    """Work whose room was taken back still runs."""
+
+    def test_is_cancelled_when_the_timeout_of_a_drain_expires(self):
+        async def main():
+            scheduler = Scheduler.bounded(capacity=InFlight(1, expire_after=2))
+            stuck = scheduler.spawn(50, asyncio.Event().wait)
+            await asyncio.sleep(3)
+            assert scheduler.stats().active_count == 0
+            with pytest.raises(WaitedTooLong, match="1 unit"):
+                await scheduler.shutdown(timeout=1)
+            assert now() == 4
+            assert stuck.cancelled()
+            assert balanced(scheduler.stats())
+            assert gone()
+
+        run_virtual(main())
+
+    def test_is_awaited_by_a_drain(self):
+        async def main():
+            scheduler = Scheduler.bounded(capacity=InFlight(1, expire_after=2))
+            late = scheduler.spawn(50, asyncio.sleep, 5, "late")
+            await scheduler.shutdown()
+            assert late.result() == "late"
+            assert now() == 5
+            assert gone()
+
+        run_virtual(main())
+
+    @pytest.mark.parametrize("limit", [None, 1])
+    def test_of_another_member_keeps_nobody_waiting(self, limit):
+        async def main():
+            pool = SharedPool(capacity=InFlight(4, expire_after=2))
+            one, other = pool.scheduler(), pool.scheduler()
+            theirs = other.spawn(50, asyncio.sleep, 60, "theirs")
+            await one.spawn(50, double, 1)
+            await asyncio.sleep(3)
+            await one.shutdown(timeout=limit)
+            assert now() == 3
+            assert await theirs == "theirs"
+            await other.shutdown()
+            assert gone()
+
+        run_virtual(main())
+
+    def test_may_not_wait_for_itself(self):
+        async def main():
+            scheduler = Scheduler.bounded(capacity=InFlight(1, expire_after=2))
+
+            async def close():
+                await asyncio.sleep(3)
+                with pytest.raises(Misuse, match="wait for itself"):
+                    await scheduler.shutdown()
+
+            await scheduler.spawn(50, close)
+            await scheduler.shutdown()
+            assert gone()
+
+        run_virtual(main())
+
+
+def test_a_timeout_leaves_the_spawned_work_of_other_members():
+    async def main():
+        pool = SharedPool(max_concurrency=2)
+        one, other = pool.scheduler(), pool.scheduler()
+        mine, theirs = (each.spawn(50, asyncio.sleep, 10, "done") for each in (one, other))
+        waiting = other.spawn(50, asyncio.sleep, 20, "waited")
+        with pytest.raises(WaitedTooLong, match="1 unit"):
+            await one.shutdown(timeout=1)
+        assert now() == 1  # though the worker that ran mine goes on with theirs
+        assert mine.cancelled()
+        assert (await theirs, await waiting) == ("done", "waited")
+        await other.shutdown()
         assert gone()
 
     run_virtual(main())

@@ -1,13 +1,15 @@
 """spawn: queued without a task of its own, run by resident workers, answered by a future."""
 
 import asyncio
+import contextlib
 import contextvars
 import gc
 from typing import Any
 
 import pytest
 
-from fairlead import QueueFull, Scheduler, ShuttingDown
+from fairlead import QueueFull, Scheduler, SharedPool, ShuttingDown
+from fairlead.tasks.work import TURN
 from fairlead.testing import run_virtual
 from tests.doors.rig import MAKERS, Busy, Journal, balanced, others, ticks, usable
 from tests.doors.test_submit import Later, closed, double
@@ -288,6 +290,149 @@ class TestCancel:
                 assert scheduler.stats().total_completed == 2
 
         run_virtual(main())
+
+
+def own_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+async def cancel_self():
+    """Cancel one's own task and wait for it to happen."""
+    own_task().cancel()
+    await asyncio.sleep(60)
+
+
+async def cancel_self_and_decline():
+    try:
+        await cancel_self()
+    except asyncio.CancelledError:
+        return "declined"
+
+
+async def cancel_self_at_the_end():
+    own_task().cancel()
+    return "at the end"
+
+
+async def cancel_and_take_it_back():
+    own_task().cancel()
+    own_task().uncancel()
+    return "taken back"
+
+
+async def end_cancelled():
+    raise asyncio.CancelledError
+
+
+class TestWorkThatCancelsItsOwnTask:
+    """Its task is a worker's, which others need."""
+
+    @pytest.mark.parametrize(
+        "first",
+        [
+            [cancel_self],
+            [cancel_self, end_cancelled],
+            [cancel_self_and_decline],
+            [cancel_self_and_decline, end_cancelled],
+            [cancel_self_at_the_end],
+            [cancel_self_at_the_end, end_cancelled],
+            [cancel_and_take_it_back],
+            [cancel_and_take_it_back, cancel_self],
+        ],
+    )
+    def test_ends_alone(self, first):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+                ended = [scheduler.spawn(50, work) for work in first]
+                waiting = [scheduler.spawn(50, double, number) for number in range(3)]
+                assert await asyncio.gather(*waiting) == [0, 2, 4]
+                await asyncio.wait(ended)
+                stats = scheduler.stats()
+                assert (stats.total_completed, stats.total_cancelled) == (len(first) + 3, 0)
+                return [None if each.cancelled() else each.result() for each in ended]
+
+        answers = {
+            cancel_self: None,
+            end_cancelled: None,
+            cancel_self_and_decline: "declined",
+            cancel_self_at_the_end: "at the end",
+            cancel_and_take_it_back: "taken back",
+        }
+        assert run_virtual(main()) == [answers[work] for work in first]
+
+    def test_takes_nothing_from_other_members_of_a_pool(self):
+        async def main():
+            pool = SharedPool(max_concurrency=1)
+            async with pool.scheduler() as one, pool.scheduler() as other:
+                one.spawn(50, cancel_self)
+                return await asyncio.gather(*(other.spawn(50, double, each) for each in range(3)))
+
+        assert run_virtual(main()) == [0, 2, 4]
+
+    def test_beside_a_timeout_of_its_own(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+
+                async def work():
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await cancel_self()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(1):
+                            await asyncio.sleep(60)
+                    raise asyncio.CancelledError
+
+                scheduler.spawn(50, work)
+                return await scheduler.spawn(50, double, 1)
+
+        assert run_virtual(main()) == 2
+
+    def test_and_a_loop_that_ends_still_takes_everything_with_it(self):
+        ran = Journal()
+        scheduler = Scheduler.bounded(max_concurrency=1)
+
+        async def work():
+            await cancel_self_and_decline()
+            await asyncio.sleep(60)
+
+        async def main():
+            scheduler.spawn(50, work)
+            for number in range(3):
+                scheduler.spawn(50, ran.note, number)
+            await ticks()
+
+        run_virtual(main())
+        assert not ran
+        assert balanced(scheduler.stats())
+
+    def test_or_is_cancelled_by_others_while_its_loop_ends_too(self):
+        ran = Journal()
+        scheduler = Scheduler.bounded(max_concurrency=1)
+
+        async def main():
+            asked = scheduler.spawn(50, asyncio.sleep, 60)
+            scheduler.spawn(50, ran.note, "next")
+            await ticks()
+            asked.cancel()
+
+        run_virtual(main())
+        assert not ran
+        assert balanced(scheduler.stats())
+
+
+def test_a_loop_that_ends_while_a_worker_lets_others_in_takes_queued_work_with_it():
+    scheduler = Scheduler.bounded(max_concurrency=1)
+    done: list[int] = []
+
+    async def main():
+        for number in range(3 * TURN):
+            scheduler.spawn(50, done.append, number)
+        await ticks(1)
+
+    run_virtual(main())
+    assert 0 < len(done) < 3 * TURN
+    assert balanced(scheduler.stats())
 
 
 class TestContext:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import QueueFull, Scheduler
+from fairlead import InFlight, QueueFull, Scheduler
 from fairlead.testing import run_virtual
 from tests.doors.rig import MAKERS, Busy, balanced, ticks
 from tests.doors.test_submit import double
@@ -220,6 +220,37 @@ def test_waits_fall_into_their_buckets():
         index = histogram.bounds.index(10.0)
         assert histogram.counts[index] == 1
         assert histogram.total == 7.0
+
+
+@pytest.mark.parametrize("ask", ["submit", "turn", "spawn"])
+def test_the_wait_of_work_whose_hold_expired_is_told_before_and_after_it_ends(ask):
+    async def main():
+        scheduler = Scheduler.bounded(capacity=InFlight(1, expire_after=2))
+
+        async def in_turn():
+            async with scheduler.turn(20):
+                await asyncio.sleep(10)
+
+        def asked():
+            if ask == "spawn":
+                return scheduler.spawn(20, asyncio.sleep, 10)
+            work = in_turn() if ask == "turn" else scheduler.submit(20, asyncio.sleep, 10)
+            return asyncio.create_task(work)
+
+        def waits():
+            counts = scheduler.stats().waits["low"].counts
+            return counts[0], sum(counts)
+
+        works = [asked(), asked()]
+        seen = []
+        for seconds in (1, 2, 2, 6, 2):  # both expire, then both end
+            await asyncio.sleep(seconds)
+            seen.append(waits())
+        assert all(work.done() for work in works)
+        assert balanced(scheduler.stats())
+        return seen
+
+    assert run_virtual(main()) == [(1, 1)] + [(1, 2)] * 4
 
 
 class TestResize:

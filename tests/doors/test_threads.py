@@ -629,6 +629,25 @@ class TestBrokenPolicies:
         assert balanced(scheduler.stats())
 
 
+def test_the_wait_of_work_whose_hold_expired_is_told_before_and_after_it_ends():
+    """As in test_stats: here the second starts because the first has expired."""
+    release, second = threading.Event(), threading.Event()
+
+    def work():
+        second.set()
+        release.wait(PATIENCE)
+
+    with ThreadScheduler.bounded(capacity=InFlight(1, expire_after=0.05)) as scheduler:
+        expired = scheduler.spawn(20, release.wait, PATIENCE)
+        running = scheduler.spawn(20, work)
+        assert second.wait(PATIENCE)
+        during = scheduler.stats().waits["low"].counts
+        release.set()
+        wait([expired, running])
+    after = scheduler.stats().waits["low"].counts
+    assert (during[0], sum(during)) == (after[0], sum(after)) == (1, 2)
+
+
 def test_explain_says_why_spawned_work_waits():
     with ThreadScheduler.bounded(1) as scheduler:
         busy = Busy(scheduler)

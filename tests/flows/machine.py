@@ -158,11 +158,16 @@ class FlowMachine(RuleBasedStateMachine):
             self.level = min(self.capacity, self.level + asked.tokens - spent)
 
     @precondition(lambda self: self.lost)
-    @rule(number=CHOICE)
-    def end_late(self, number):
+    @rule(number=CHOICE, spent=st.sampled_from([None, 0.0, 6.0]))
+    def end_late(self, number, spent):
+        """Its room is gone, what it was charged is settled all the same."""
         late = point_of(self.flows).counts.late_ends
-        assert not self.lost.pop(number % len(self.lost)).task.result().end(tokens=0.0)
+        asked = self.lost.pop(number % len(self.lost))
+        assert not asked.task.result().end(tokens=spent)
+        assert not asked.task.result().end(tokens=9.0)
         assert point_of(self.flows).counts.late_ends == late + 1
+        if spent is not None:
+            self.level = min(self.capacity, self.level + asked.tokens - spent)
         self.do()
 
     @rule(quarters=st.integers(1, 10))

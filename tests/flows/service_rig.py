@@ -15,9 +15,9 @@ ONE = {"control_points": {"one": {"concurrency": {"max_concurrency": 1}}}}
 
 @asynccontextmanager
 async def serving(
-    config: Any = None, *, grpc: bool = False, grace: float = 5.0, **given: Any
+    config: Any = None, *, grpc: bool = False, grace: float = 0.0, **given: Any
 ) -> AsyncIterator[FlowServer]:
-    """Run a service on free ports for the length of a block."""
+    """Run a service on free ports for the length of a block; what is not ended then is waited for during `grace`."""
     loaded = load(ONE if config is None else config)
     assert not loaded.problems, loaded.lines
     given.setdefault("http", "127.0.0.1:0")

@@ -253,6 +253,72 @@ def test_an_answer_of_another_kind_is_none(status, body):
     assert (flow.decision, flow.should_run(), flow.retry_after) == ("unreachable", False, 1.0)
 
 
+@pytest.mark.parametrize(("status", "body"), [(400, b""), (413, b"[]"), (422, b'{"detail": "no"}')])
+def test_a_question_that_is_refused_as_such_never_runs(status, body):
+    flow = RemoteFlow("one", {}, None, "open")
+    flow.answer(status, body)
+    assert (flow.decision, flow.should_run()) == ("rejected", False)
+    assert (flow.reject_reason, flow.denied_status, flow.retry_after) == ("invalid", status, None)
+    assert str(status) in str(flow.refusal())
+
+
+LARGE = {"name": "x" * 900_000}
+
+
+@pytest.mark.parametrize("labels", [{f"label{at}": "" for at in range(300)}, LARGE])
+def test_labels_that_the_service_cannot_take_bypass_no_limit(labels):
+    async def main():
+        async with both() as (server, client):
+            async with client.flow("one", labels, timeout=20.0) as flow:
+                assert (flow.decision, flow.should_run()) == ("rejected", False)
+                assert flow.message is not None
+                assert "None" not in flow.message
+            ran = client.decorate("one", labels, timeout=20.0)(main)
+            with pytest.raises(Refused, match=r"at most 256; there are more|over 65536 bytes"):
+                await ran()
+
+            def work() -> None:
+                with SyncFlowClient(url(server)) as twin, twin.flow("one", labels, 20.0) as flow:
+                    assert (flow.decision, flow.should_run()) == ("rejected", False)
+
+            await in_thread(work)
+
+    run(main())
+
+
+@pytest.mark.parametrize("value", ["\0", "a\tb", "\x80", "\x85"])
+def test_control_characters_in_a_label_bypass_no_limit(value):
+    async def main():
+        async with both() as (_, client), client.flow("one", {"user": value}, 20.0) as first:
+            assert first.decision == "accepted"
+            async with client.flow("one", {"user": value, value: ""}, timeout=0) as second:
+                assert (second.decision, second.reject_reason) == ("rejected", "timeout")
+
+    run(main())
+
+
+@pytest.mark.parametrize("tokens", [-1, float("nan"), float("inf"), 2e15, 10**400])
+def test_an_end_that_the_service_could_not_read_is_told_and_the_block_still_ends_it(tokens):
+    async def main():
+        async with both() as (server, client):
+            with pytest.raises(Misuse, match="cannot have spent"):
+                async with client.flow("one") as flow:
+                    await flow.end("ok", tokens)
+            assert active(server) == 0
+
+            def work() -> None:
+                with SyncFlowClient(url(server)) as twin, pytest.raises(Misuse):  # noqa: SIM117
+                    with twin.flow("one", timeout=20.0) as flow:
+                        flow.end("ok", tokens)
+
+            await in_thread(work)
+            assert active(server) == 0
+            flow = await client.start_flow("one")
+            assert await flow.end("fine")  # as in the library, all but "error" is a success
+
+    run(main())
+
+
 def test_a_wrong_token_is_no_decision():
     async def main():
         async with serving(token="secret") as server:

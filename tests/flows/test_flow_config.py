@@ -228,12 +228,112 @@ BAD += [
     ("scheduler.tenants.x.max_priority", {"scheduler": {"tenants": {"x": {"max_priority": 0}}}})
 ]
 
+ENDS = ({"signal_value": 1, "load_multiplier": 1}, {"signal_value": 1, "load_multiplier": 0.2})
+BAD_LOADS: list[tuple[str, dict[str, Any]]] = [
+    ("gradient.slope", {"gradient": {"slope": 0}}),
+    ("gradient.max_gradient", {"gradient": {"min_gradient": 0.5, "max_gradient": 0.4}}),
+    ("gradient", {"gradient": {"min_gradient": 2}}),  # the largest is not given
+    (
+        "high_throttle_threshold",
+        {
+            "controller": "range",
+            "low_throttle_threshold": ENDS[0],
+            "high_throttle_threshold": ENDS[1],
+        },
+    ),
+    ("period", {"period": "50ms"}),
+    ("period", {"period": "99ms"}),
+    ("setpoint", {"controller": "pid", "setpoint": 0}),
+    ("setpoint", {"setpoint": 10**400}),
+    ("min_load_multiplier", {"controller": "aiad", "min_load_multiplier": 2}),
+    ("min_load_multiplier", {"controller": "pid", "min_load_multiplier": 1}),
+    (
+        "min_load_multiplier",
+        {"controller": "pid", "min_load_multiplier": 0.5, "max_load_multiplier": 0.5},
+    ),
+    ("signal", {"signal": "latency_p0"}),
+    ("signal", {"signal": "latency_p100.1"}),
+    ("signal", {"signal": "latency_p101"}),
+    ("signal", {"signal": "latency_p95th"}),
+    ("confirmation", {"confirmation": "latency_p0.0"}),
+]
+BAD += [
+    (f"load.{field}", {"load": {"signal": "posted", "setpoint": 1} | said})
+    for field, said in BAD_LOADS
+]
 
-@pytest.mark.parametrize(("field", "point"), BAD, ids=str)
+
+@pytest.mark.parametrize(("field", "point"), BAD, ids=lambda given: str(given)[:200])
 def test_a_value_that_cannot_be_used(field, point):
     problems = load({"control_points": {"a": point}}).problems
     assert problems
     assert {problem.path for problem in problems} == {f"control_points.a.{field}"}
+
+
+def test_faults_of_load_have_their_line_and_field():
+    loaded = read(
+        "control_points:\n"
+        "  a:\n"
+        "    load: {signal: x, setpoint: 1, gradient: {slope: 0}}\n"
+        "  b:\n"
+        "    load:\n"
+        "      signal: latency_p0\n"
+        "      period: 50ms\n"
+    )
+    assert [(problem.line, problem.path) for problem in loaded.problems] == [
+        (3, "control_points.a.load.gradient.slope"),
+        (6, "control_points.b.load.signal"),
+        (7, "control_points.b.load.period"),
+    ]
+
+
+NUMBERS = st.sampled_from([0, -1, 0.05, 0.1, 0.5, 1, 1.5, 2, 3, 1e300])
+THRESHOLDS = st.fixed_dictionaries({"signal_value": NUMBERS, "load_multiplier": NUMBERS})
+SIGNALS = st.from_regex(r"latency_p[0-9]{0,3}(\.[0-9]{1,2})?", fullmatch=True) | st.just("posted")
+LOADS = st.fixed_dictionaries(
+    {"controller": st.sampled_from(["aimd", "aiad", "range", "pid"])},
+    optional={
+        "signal": SIGNALS,
+        "confirmation": SIGNALS,
+        "setpoint": NUMBERS | st.just("learned"),
+        "period": NUMBERS,
+        "gradient": st.dictionaries(
+            st.sampled_from(["slope", "min_gradient", "max_gradient"]), NUMBERS
+        ),
+        "min_load_multiplier": NUMBERS,
+        "max_load_multiplier": NUMBERS,
+        "low_throttle_threshold": THRESHOLDS,
+        "high_throttle_threshold": THRESHOLDS,
+        "degree": NUMBERS,
+        "pid": st.dictionaries(st.sampled_from(["kp", "ki", "kd"]), NUMBERS),
+    },
+)
+
+
+@given(LOADS)
+def test_what_is_found_valid_can_be_used(said):
+    loaded = load({"control_points": {"a": {"load": said}}})
+    if not loaded.problems:
+        FlowScheduler(loaded.settings)
+
+
+@pytest.mark.parametrize(("said", "most"), [({}, 1.0), ({"max_load_multiplier": 0.5}, 0.5)])
+def test_a_pid_goes_up_to_its_largest_multiplier_which_is_1_unless_given(said, most):
+    point = {"load": {"controller": "pid", "signal": "posted", "setpoint": 100} | said}
+    control = FlowScheduler.from_config({"control_points": {"a": point}}).points["a"].load
+    assert control is not None
+    told = control.controller.strategy.step(150.0, None, now=0.0)
+    assert told.load_multiplier == pytest.approx(most - 0.2 * 0.5)
+
+
+def test_the_largest_latency_is_a_percentile():
+    flows = FlowScheduler.from_config(
+        {"control_points": {"a": {"load": {"signal": "latency_p100"}}}}
+    )
+    control = flows.points["a"].load
+    assert control is not None
+    assert len(control.latencies) == 1
+    assert flows.signals.names() == []
 
 
 @pytest.mark.parametrize(

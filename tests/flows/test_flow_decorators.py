@@ -2,15 +2,18 @@
 
 import asyncio
 import inspect
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from fairlead import Misuse
 from fairlead.errors import NeverFits, QueueFull, Refused, WaitedTooLong
+from fairlead.flows import SyncFlowScheduler
 from tests.flows.door import (
     balanced,
     concurrency,
+    config,
     now,
     point_of,
     quota,
@@ -207,6 +210,28 @@ def test_what_cannot_wait_on_a_loop_is_told_at_once():
 
     with pytest.raises(Misuse, match=r"sync is not a coroutine function.*SyncFlowScheduler"):
         flows.decorate("p")(sync)
+
+
+def test_generators_are_refused_for_their_bodies_run_after_the_call():
+    def values() -> Iterator[int]:
+        yield 1
+
+    async def later() -> AsyncIterator[int]:
+        yield 1
+
+    twin = SyncFlowScheduler.from_config(config(concurrency=concurrency(1)))
+    for flows in (scheduler(concurrency=concurrency(1)), twin):
+        for function in (values, later):
+            with pytest.raises(Misuse, match=rf"{function.__name__} is a generator function"):
+                flows.decorate("p")(function)
+
+
+def test_a_callable_without_a_name_is_told_at_once_too():
+    class Work:
+        def __call__(self) -> None: ...
+
+    with pytest.raises(Misuse, match=r"Work object .* is not a coroutine function"):
+        scheduler(concurrency=concurrency(1)).decorate("p")(Work())
 
 
 def test_a_decorated_function_of_an_unknown_point_runs():

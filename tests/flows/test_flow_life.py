@@ -150,6 +150,23 @@ class TestCancellation:
 
         run(main())
 
+    @pytest.mark.parametrize("woken", [False, True])
+    def test_load_control_sees_who_left_as_not_accepted(self, woken):
+        async def main():
+            said = {"signal": "posted", "setpoint": 1.0}
+            flows = scheduler(concurrency=concurrency(1), load=said)
+            holder, waiter = await flows.start_flow("p"), await waiting(flows)
+            if woken:
+                holder.end()
+            waiter.cancel()
+            await ticks()
+            assert waiter.cancelled()
+            control = point_of(flows).load
+            assert control is not None
+            assert control.throttle.observed(now()) == 0.5
+
+        run(main())
+
     @pytest.mark.parametrize("limits", [{"concurrency": concurrency(1)}, {}], ids=["slot", "both"])
     def test_just_woken(self, limits):
         """Granted in this very step, and not there any more to use it: the next one gets it in the same step."""
@@ -366,3 +383,23 @@ def test_one_loop_after_another():
 
     run(main(1, 3602.0))
     run(main(2, 7300.0))  # the clock of a virtual loop begins at 0; a gate's never steps back
+
+
+def test_a_closed_scheduler_that_is_used_again_is_looked_after_again():
+    async def main():
+        said = {"controller": "aiad", "signal": "posted", "setpoint": 1.0, "period": "1s"}
+        flows = scheduler(load=said)
+        (await flows.start_flow("p")).end()
+        await flows.close()
+        await until(5.0)
+        control = point_of(flows).load
+        assert control is not None
+        meanwhile = control.decision
+        assert meanwhile is None  # nobody looked
+        (await flows.start_flow("p")).end()
+        flows.post_signal("posted", 2.0)
+        await until(8.0)
+        assert control.decision is not None
+        assert control.decision.overloaded
+
+    run(main())

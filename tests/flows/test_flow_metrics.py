@@ -329,6 +329,23 @@ def test_the_load_multiplier_is_that_of_the_controller():
     assert run(main()) in [pytest.approx(value) for value in (0.95, 0.9, 0.85)]
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_what_a_controller_wants_is_told_in_a_dry_run_too(dry_run):
+    async def main():
+        said = {"controller": "aiad", "signal": "posted", "setpoint": 1.0, "dry_run": dry_run}
+        flows = scheduler(load=said)
+        await flows.start_flow("p")
+        flows.post_signal("posted", 2.0)
+        point_of(flows).tick(now())
+        applied, wanted = (
+            readings(flows, name) for name in ("load_multiplier", "wanted_load_multiplier")
+        )
+        assert wanted == {("p",): pytest.approx(0.95)}
+        assert applied == ({} if dry_run else wanted)
+
+    run(main())
+
+
 class TestBounds:
     """Names that a client makes up fill no memory and no scrape."""
 

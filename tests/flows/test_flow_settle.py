@@ -71,6 +71,43 @@ class TestReserveAndSettle:
     def test_a_refund_fills_no_bucket_above_its_size(self):
         assert self.spent(("50", 0), fill=100) == pytest.approx(0)
 
+    @pytest.mark.parametrize("spent", [100, 900])
+    @pytest.mark.parametrize("key", [None, "user"])
+    @pytest.mark.parametrize("lost", [2.0, 3700.0], ids=["expired", "forgotten"])
+    def test_an_end_that_comes_late_is_settled_too(self, spent, key, lost):
+        async def main():
+            said = {"tokens_label_key": "tokens"}
+            limits: dict[str, Any] = {"quota": quota(1000, 1e-9, limit_by_label_key=key)}
+            if lost < 3600:
+                limits["concurrency"] = concurrency(1, max_inflight_duration=1.0)
+            flows = scheduler(**limits, scheduler=said)
+            flow = await flows.start_flow("p", {"tokens": "400", "user": "u1"})
+            other = await flows.start_flow("p", {"tokens": "10"}) if key else None  # has no bucket
+            await asyncio.sleep(lost)
+            for _ in range(2):
+                assert not flow.end(tokens=spent)
+                assert level(flows, key and "u1") == pytest.approx(1000 - spent, abs=1e-3)
+            assert other is None or not other.end(tokens=5)
+            balanced(flows)
+
+        run(main())
+
+    def test_a_refund_that_comes_late_wakes_who_waits_for_it(self):
+        async def main():
+            flows = scheduler(
+                quota=quota(10, 1e-6),
+                concurrency=concurrency(20, max_inflight_duration=1.0),
+                scheduler={"tokens_label_key": "tokens"},
+            )
+            first = await flows.start_flow("p", {"tokens": "10"})
+            waiter = await waiting(flows, {"tokens": "6"})
+            await asyncio.sleep(2.0)
+            first.end(tokens=4)
+            (await granted(waiter)).end()
+            balanced(flows)
+
+        run(main())
+
     def test_shares_follow_what_was_really_spent(self):
         """Who says 1 and spends 9 pays for 9 in the order, too."""
 

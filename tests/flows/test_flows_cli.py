@@ -19,8 +19,19 @@ from fairlead.documents import watching
 from fairlead.flows import messages as wire
 from fairlead.flows.loading import load
 from fairlead.flows.serving import FlowServer, serve
-from tests.flows.service_rig import JSON, ONE, body_of, check, serving, until_waiting, url
-from tests.gateway.rig import Cut, connected, fetch, run, until, within
+from tests.flows.service_rig import (
+    JSON,
+    ONE,
+    active,
+    body_of,
+    check,
+    end,
+    post,
+    serving,
+    until_waiting,
+    url,
+)
+from tests.gateway.rig import connected, fetch, run, until, within
 
 VALID = """\
 control_points:
@@ -178,13 +189,10 @@ async def until_queued(where: str) -> None:
 
 
 async def until_draining(where: str) -> None:
-    """Wait until it takes no new connections."""
+    """Wait until it says that it welcomes nobody more."""
     async with asyncio.timeout(10):
-        while True:
-            try:
-                await fetch(where, "GET", "/livez")
-            except (ConnectionError, Cut):
-                return
+        while (await fetch(where, "GET", "/readyz"))[0].status != 503:
+            pass
 
 
 def test_it_serves_and_a_signal_lets_those_who_wait_finish(file):
@@ -198,19 +206,16 @@ def test_it_serves_and_a_signal_lets_those_who_wait_finish(file):
             assert first["decision"] == "accepted"
             async with connected(running.url) as client, connected(running.url) as other:
                 client.request("POST", "/v1/flows/check", JSON, body_of({"control_point": "one"}))
-                ending = body_of({"flow_id": first["flow_id"]})
-                # Half a request: this connection is in use when the signal comes.
-                other.send(
-                    "POST /v1/flows/end HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-                    f"content-length: {len(ending)}\r\n\r\n"
-                )
                 await until_queued(running.url)
                 running.process.send_signal(signal.SIGTERM)
                 await until_draining(running.url)
-                other.send(ending)
-                assert json.loads((await other.response())[1]) == {"ended": True}
-                head, body = await client.response()
-                assert (head.status, json.loads(body)["decision"]) == (200, "accepted")
+                for one in (first["flow_id"], None):
+                    if one is None:
+                        head, body = await client.response()
+                        assert (head.status, json.loads(body)["decision"]) == (200, "accepted")
+                        one = json.loads(body)["flow_id"]
+                    head, said = await post(other, "/v1/flows/end", {"flow_id": one})
+                    assert (head.status, said) == (200, {"ended": True})
             assert await within(running.process.wait()) == 0
 
     run(main(), 60)
@@ -257,6 +262,50 @@ def test_those_who_outwait_the_grace_are_refused_not_dropped():
         await channel.close()
 
     run(main())
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_while_it_drains_nobody_new_is_let_in_by_either_way(known):
+    name = "one" if known else "nothing is said of it"
+
+    async def main():
+        async with serving(grpc=True, grace=20.0) as server:
+            _, held = await check(server)
+            assert server.grpc is not None
+            channel = grpc.aio.insecure_channel(server.grpc.address)
+            asked = wire.message("CheckRequest")(control_point=name)
+            await checking(channel)(wire.message("CheckRequest")(control_point="nowhere"))
+            ending = asyncio.create_task(server.__aexit__())
+            await until(lambda: server.service.draining)
+            before = server.flows.points["one"].counts.of(("default", 1.0)).rejected_flows
+            head, said = await check(server, name)
+            reply = await checking(channel)(asked, timeout=20)
+            if known:
+                assert (head.status, said["reason"]) == (503, "cancelled")
+                assert head.get("retry-after") == "1"
+                assert (reply.decision_type, reply.wait_time.seconds) == (wire.REJECTED, 1)
+                after = server.flows.points["one"].counts.of(("default", 1.0)).rejected_flows
+                assert after == before + 2
+            else:
+                assert (said["decision"], reply.decision_type) == ("accepted", wire.ACCEPTED)
+            assert not ending.done()
+            assert (await end(server, held["flow_id"]))[1] == {"ended": True}
+            await ending
+            await channel.close()
+
+    run(main())
+
+
+def test_what_nobody_has_to_end_is_not_waited_for():
+    said = {"bucket_capacity": 5, "fill_amount": 5, "interval": "1s"}
+    quota = {"control_points": {"one": {"quota": said}}}
+
+    async def main():
+        async with serving(quota, grace=20.0) as server:
+            await check(server)
+            assert active(server) == 1
+
+    run(main(), 10)
 
 
 def checking(channel: grpc.aio.Channel) -> Any:
@@ -329,6 +378,7 @@ def test_a_changed_file_is_followed_and_a_bad_one_is_not(file, monkeypatch, capl
         file.write_text(json.dumps(ONE).replace('"max_concurrency": 1', '"max_concurrency": 2'))
         assert (await within(waiting))[0].status == 200  # whoever waited got the new room
         assert await status() == 503
+        server.hurry()  # nobody ends what was let in
         stop.set()
         await within(task)
 

@@ -32,6 +32,7 @@ POINTS = {
                 "workloads": [{"name": "paid", "match_labels": {"tier": "paid"}, "priority": 3}],
                 "tokens_label_key": "tokens",
                 "denied_response_status_code": 429,
+                "decision_deadline_margin": "50ms",
             },
         },
         "loaded": {"load": {"signal": "pressure", "setpoint": 1}},
@@ -218,7 +219,24 @@ def test_load_is_told_and_needs_no_end():
         async with connected() as (server, stub):
             reply = await stub.check("loaded")
             assert info_of(reply, "load_scheduler_info").workload_index == "default"
-            assert len(server.table) == 0
+            assert (active(server, "loaded"), len(server.table)) == (0, 0)
+
+    run(main())
+
+
+def test_a_quota_alone_needs_no_end_and_is_not_given_back():
+    point = {
+        "quota": {"bucket_capacity": 3, "fill_amount": 1, "interval": "1h"},
+        "scheduler": {"default_workload": {"queue_timeout": 0}},
+    }
+
+    async def main():
+        async with connected({"control_points": {"quota": point}}) as (server, stub):
+            replies = [await stub.check("quota") for _ in range(4)]
+            decisions = [reply.decision_type for reply in replies]
+            assert decisions == [wire.ACCEPTED] * 3 + [wire.REJECTED]
+            counts = server.flows.points["quota"].counts
+            assert (active(server, "quota"), counts.ended_flows, len(server.table)) == (0, 3, 0)
 
     run(main())
 

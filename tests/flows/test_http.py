@@ -255,8 +255,6 @@ BAD: list[tuple[Any, str]] = [
     (GOOD | {"labels": []}, "labels"),
     (GOOD | {"labels": None}, "labels"),
     (GOOD | {"labels": {"a": 1}}, "labels.a"),
-    (GOOD | {"labels": {"a": "b\0"}}, "labels.a"),
-    (GOOD | {"labels": {"a\x85": "b"}}, "labels.a\x85"),
     (GOOD | {"labels": {str(number): "" for number in range(257)}}, "labels"),
 ]
 
@@ -295,13 +293,16 @@ def test_every_problem_is_told_at_once():
         ("/v1/flows/end", {"flow_id": "a", "tokens": float("nan")}),
         ("/v1/signals/x", {"value": "1"}),
         ("/v1/signals/x", {"value": float("inf")}),
+        ("/v1/signals/pressure", {"value": 1e305}),
+        ("/v1/signals/pressure", {"value": -1e305}),
         ("/v1/signals/x", {}),
     ],
 )
 def test_other_bad_bodies(path, content):
     async def main():
-        async with serving() as server, connected(url(server)) as client:
-            assert (await post(client, path, content))[0].status == 422
+        async with serving(POSTED) as server, connected(url(server)) as client:
+            head, _ = await post(client, path, content)
+            assert (head.status, head.get("content-type")) == (422, "application/problem+json")
 
     run(main())
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from fairlead.testing import run_virtual
-from tests.gateway.virtual import Scene, ticks
+from tests.gateway.virtual import Backends, Scene, ticks
 
 JSON = (b"content-type", b"application/json")
 
@@ -102,7 +102,7 @@ class TestTheAccessLog:
     def test_names_what_was_refused_before_it_asked_for_a_slot(self, caplog):
         async def main() -> None:
             scene = Scene(access_log=True, pool_by="model")
-            scene.admission.follow(lambda model: "one" if model == "a" else None)
+            scene.admission.follow(Backends(lambda model: "one" if model == "a" else None))
             scene.admission.set_capacities({"one": 1})
             bodies = {"/none": b"{}", "/other": b'{"model": "b"}'}
             for path, body in bodies.items():

@@ -166,6 +166,13 @@ def test_a_worker_that_is_none_is_refused_with_every_problem(worker, fields):
     assert len(ask(app, "GET", "/workers")[2]["workers"]) == 1  # nothing has changed
 
 
+def test_a_health_path_that_is_none_is_told_what_it_must_be():
+    _, document = add(admin(), {"url": "http://x", "health": "x"})
+    assert document["problems"] == [
+        {"field": "health", "problem": "must begin with /, such as /health"}
+    ]
+
+
 def test_what_is_not_json_or_too_large():
     app = admin()
     worker = {"url": "http://x"}

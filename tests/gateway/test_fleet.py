@@ -328,6 +328,19 @@ def test_pools_are_the_backends_that_share_models():
     assert fleet.pool_of(None) is None  # which one would it be?
 
 
+def test_a_comma_in_a_model_makes_no_other_pool_of_it():
+    listed = (["a", "b"], ["a,b"], ["a\\", "c"], ["a\\,c"])
+    fleet = fleet_of(
+        *(
+            {"url": f"http://10.0.0.{n}", "capacity": 1, "models": models}
+            for n, models in enumerate(listed)
+        ),
+        pool_by="model",
+    )
+    assert list(fleet.capacities().values()) == [1] * 4
+    assert len({fleet.pool_of(models[0]) for models in listed}) == 4
+
+
 def test_one_that_serves_every_model_makes_one_pool():
     fleet = fleet_of(
         {"url": "http://a", "capacity": 1, "models": ["m"]},
@@ -339,9 +352,10 @@ def test_one_that_serves_every_model_makes_one_pool():
     assert [fleet.pool_of(model) for model in ("m", "x", "new", None)] == ["m,x"] * 4
 
 
-def test_without_pools_every_model_is_in_the_one():
+def test_without_pools_every_model_that_is_served_is_in_the_one():
     fleet = fleet_of({"url": "http://a", "capacity": 1, "models": ["m"]})
-    assert [fleet.pool_of(model) for model in ("m", "x", None)] == [""] * 3
+    assert [fleet.pool_of(model) for model in ("m", "x", None)] == ["", None, ""]
+    assert fleet_of().pool_of("m") == "", "that nobody is there is no fault of the model"
 
 
 def test_a_pool_whose_backends_are_down_has_no_slots_but_is_known():

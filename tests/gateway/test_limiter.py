@@ -2,13 +2,23 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
 from fairlead.errors import ConfigError
 from fairlead.gateway.middleware import PriorityMiddleware
 from fairlead.testing import run_virtual
-from tests.gateway.virtual import Client, HoldGate, Scene, config, reading, settled, ticks
+from tests.gateway.virtual import (
+    Backends,
+    Client,
+    HoldGate,
+    Scene,
+    config,
+    reading,
+    settled,
+    ticks,
+)
 
 SMALL = {"max_concurrent_requests": 2, "queue_size": 2, "queue_timeout": 5}
 
@@ -119,6 +129,24 @@ class TestThePlainLimiter:
             assert reading(scene.admission, "reserved") == 0
 
         run_virtual(main())
+
+
+def test_a_model_nobody_serves_is_404_without_classes_too():
+    async def main() -> None:
+        scene = Scene(pool_by="model", scheduler={"enabled": False}, fallback=SMALL)
+        scene.admission.follow(Backends(lambda model: "one" if model == "a" else None))
+        scene.admission.set_capacities({"one": 1})
+        asked: dict[str, Any] = {"method": "POST"}
+        asked["headers"] = [(b"content-type", b"application/json")]
+        client = await scene.client(body=b'{"model": "b"}', **asked).done()
+        assert (client.status, client.code) == (404, "model_not_found")
+        for body in (b'{"model": "a"}', b"{}"):
+            client, held = await scene.running(body=body, **asked)
+            await held.answer()
+            assert (await client.done()).status == 200
+        scene.quiet()
+
+    run_virtual(main())
 
 
 def test_built_in_reservations_at_the_boundary():

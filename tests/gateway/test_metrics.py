@@ -9,7 +9,7 @@ from fairlead.gateway.loading import load
 from fairlead.gateway.metrics import BOUNDS, Histogram
 from fairlead.testing import run_virtual
 from tests.gateway.rig import connected, fetch, gateway, run
-from tests.gateway.virtual import Scene, config, reading, ticks
+from tests.gateway.virtual import Backends, Scene, config, reading, ticks
 
 
 def scrape(scene: Scene) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -274,7 +274,7 @@ def test_every_way_to_end_is_counted_once():
 def test_what_never_asked_for_a_slot_is_counted_by_its_code():
     async def main() -> None:
         scene = Scene(pool_by="model", limits={"body_bytes": 20})
-        scene.admission.follow(lambda model: None)
+        scene.admission.follow(Backends(lambda model: None))
         json = (b"content-type", b"application/json")
         length = (b"content-length", b"21")
         await scene.client(method="POST", headers=[json], body=b"{}").done()

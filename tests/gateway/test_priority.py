@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairlead.gateway import priority
 from fairlead.gateway.settings import BULK, CLASSES, DEFAULT, INTERACTIVE, SYSTEM
 from fairlead.testing import run_virtual
-from tests.gateway.virtual import Scene, ticks
+from tests.gateway.virtual import Backends, Scene, ticks
 
 FAIRLEAD, SMG = b"x-fairlead-priority", b"x-smg-priority"
 TIER = b'{"service_tier": "flex"}'
@@ -275,6 +275,17 @@ class TestThroughTheMiddleware:
             assert scene.refused("client_cancelled") == 1
             assert sum(scene.metrics.admitted(rank) for rank in range(4)) == 0
             scene.quiet()
+
+        run_virtual(main())
+
+    def test_a_client_that_leaves_so_is_counted_in_the_class_it_may_have(self):
+        async def main() -> None:
+            scene = Scene(pool_by="model")
+            scene.admission.follow(Backends(lambda model: model))
+            client = scene.client("system", method="POST", headers=[JSON], stay=False)
+            client.leave()
+            await client.done()
+            assert dict(scene.metrics.refused) == {(INTERACTIVE, "client_cancelled"): 1}
 
         run_virtual(main())
 

@@ -8,7 +8,7 @@ import pytest
 from fairlead.gateway.loading import load
 from fairlead.gateway.middleware import PriorityMiddleware
 from fairlead.testing import run_virtual
-from tests.gateway.virtual import Client, HoldGate, Scene, config, reading, ticks
+from tests.gateway.virtual import Backends, Client, HoldGate, Scene, config, reading, ticks
 
 
 def retune(scene: Scene, **sections: Any) -> None:
@@ -293,7 +293,7 @@ class TestPools:
 
     def scene(self, capacities: dict[str, int], pool_of: Any) -> Scene:
         scene = Scene(pool_by="model")
-        scene.admission.follow(pool_of)
+        scene.admission.follow(Backends(pool_of))
         scene.admission.set_capacities(capacities)
         return scene
 
@@ -332,14 +332,13 @@ class TestPools:
             waiting = [await scene.waiting(**self.post("a")) for _ in range(3)]
             pools["a"] = "two"
             scene.admission.set_capacities({"two": 1})
-            moved = await scene.app.next()
-            assert moved.path == waiting[0].path
-            assert (scene.depth(pool="two"), scene.inflight(pool="two")) == (2, 1)
-            assert scene.inflight(pool="one") == 1, "what runs goes on"
+            await ticks()
+            assert (scene.depth(pool="two"), scene.inflight(pool="two")) == (3, 0)
+            assert scene.inflight(pool="one") == 1, "what runs goes on, and counts"
             await held.answer()
             await holder.done()
-            await moved.answer()
-            assert await drain(scene, 2) == [client.path for client in waiting[1:]]
+            assert set(scene.admission.pools) == {"two"}
+            assert await drain(scene, 3) == [client.path for client in waiting]
             for client in waiting:
                 assert (await client.done()).status == 200
             scene.quiet()
@@ -362,17 +361,62 @@ class TestPools:
         async def main() -> None:
             limiter = {"max_concurrent_requests": 1}
             scene = Scene(pool_by="model", scheduler={"enabled": False}, fallback=limiter)
-            scene.admission.follow(lambda model: model)
+            scene.admission.follow(Backends(lambda model: model))
             scene.admission.set_capacities({"a": 1})
             holder, held = await scene.running(**self.post("a"))
             waiting = await scene.waiting(**self.post("a"))
             retune(scene, pool_by="model")
-            assert (await scene.app.next()).path == waiting.path
+            await ticks()
+            assert (scene.depth(pool="a"), scene.inflight(pool="a")) == (1, 0)
+            await held.answer()
+            await (await scene.app.next()).answer()
             for client in (holder, waiting):
-                await scene.app.inside[client.path].answer()
                 assert (await client.done()).status == 200
-            assert held.over.is_set()
             scene.quiet()
+
+        run_virtual(main())
+
+    @pytest.mark.parametrize("sections", [{}, {"scheduler": {"enabled": False}}], ids=str)
+    def test_no_queue_is_too_full_for_those_who_have_waited_already(self, sections):
+        async def main() -> None:
+            short = {"default": {"queue_size": 2}}
+            limiter = {"max_concurrent_requests": 2, "queue_size": 2}
+            scene = Scene(pool_by="model", classes=short, fallback=limiter)
+            pools = {"a": "one", "b": "two"}
+            scene.admission.follow(Backends(lambda model: pools.get(model or "")))
+            scene.admission.set_capacities({"one": 1, "two": 1})
+            running = [await scene.running(**self.post(model)) for model in "ab"]
+            waiting = [await scene.waiting(**self.post(model)) for model in "aabb"]
+            retune(scene, pool_by="model", classes=short, fallback=limiter, **sections)
+            pools.update(a="both", b="both")
+            scene.admission.set_capacities({"both": 2})
+            await ticks()
+            assert reading(scene.admission, "queue_depth") == 4
+            assert (await scene.client(**self.post("a")).done()).status == 429, "but for others"
+            for client, held in running:
+                await held.answer()
+                await client.done()
+            await drain(scene, 4)
+            assert [(await client.done()).status for client in waiting] == [200] * 4
+            scene.quiet()
+
+        run_virtual(main())
+
+    def test_what_a_pool_that_is_no_more_runs_counts_in_the_pools_it_became(self):
+        async def main() -> None:
+            pools = {"a": "both", "b": "both"}
+            scene = self.scene({"both": 4}, lambda model: pools.get(model or ""))
+            running = [await scene.running(**self.post(model)) for model in "aab"]
+            pools.update(a="one", b="two")
+            scene.admission.set_capacities({"one": 2, "two": 2})
+            await scene.running(**self.post("b"))
+            late = [await scene.waiting(**self.post(model)) for model in "ab"]
+            for (_, held), client in zip(running[1:], late, strict=True):
+                await held.answer()
+                assert (await scene.app.next()).path == client.path
+            assert set(scene.admission.pools) == {"both", "one", "two"}
+            await running[0][1].answer()
+            assert set(scene.admission.pools) == {"one", "two"}
 
         run_virtual(main())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import signal
 import socket
 import sys
@@ -13,11 +14,12 @@ from typing import Any
 import pytest
 
 from fairlead.gateway.loading import load
+from fairlead.gateway.serving import Gateway, serve
 from fairlead.gateway.serving import run as run_gateway
-from fairlead.gateway.serving import serve
 from tests.gateway.rig import (
     HEALTHY,
     Backend,
+    Client,
     Cut,
     configured,
     connected,
@@ -386,3 +388,208 @@ def test_pools_by_model_do_not_wait_for_each_other():
             assert (await first.response())[0].status == 200
 
     run(main())
+
+
+JSON = ("content-type", "application/json")
+
+
+def ask(client: Client, model: str, priority: str = "default") -> None:
+    """Ask for a model."""
+    headers = [JSON, ("x-fairlead-priority", priority)]
+    client.request("POST", "/v1/x", headers, b'{"model": "%s"}' % model.encode())
+
+
+def waiting(running: Gateway) -> int:
+    return sum(pool.gate.waiting for pool in running.admission.pools.values())
+
+
+def in_flight(running: Gateway) -> int:
+    return sum(each["in_flight"] for each in running.fleet.describe())
+
+
+def test_a_model_whose_backends_are_down_takes_no_slot_of_those_it_shares_a_pool_with():
+    async def main():
+        async with Backend() as one, Backend() as two:
+            upstreams = (
+                {"url": one.url, "capacity": 1, "models": ["x"], **HEALTHY},
+                {"url": two.url, "capacity": 1, "models": ["x", "y"], **HEALTHY},
+            )
+            async with (
+                gateway(*upstreams, pool_by="model", **SCHEDULED) as running,
+                connected(running.data_listener.url) as bulk,
+                connected(running.data_listener.url) as queued,
+                connected(running.data_listener.url) as client,
+            ):
+                ask(bulk, "x", "bulk")
+                held = [await one.arrival()]
+                ask(client, "y")
+                held.append(await two.arrival())
+                ask(queued, "y")
+                await until(lambda: waiting(running) == 1)
+                two.health_status = 500
+                head, _ = await queued.response()  # as soon as that is known
+                assert (head.status, head.get("x-fairlead-error-code")) == (
+                    503,
+                    "no_healthy_upstream",
+                )
+                held.pop().answer()
+                await client.response()
+                for priority in ("default", "interactive"):
+                    ask(client, "y", priority)
+                    head, body = await client.response()
+                    assert head.status == 503
+                    assert json.loads(body)["error"]["code"] == "no_healthy_upstream"
+                held.pop().answer()
+                assert (await bulk.response())[0].status == 200, "nobody preempted it in vain"
+
+    run(main())
+
+
+def test_who_waits_when_the_last_backend_goes_down_is_told_at_once():
+    async def main():
+        async with Backend() as one:
+            given = {"url": one.url, "capacity": 1, **HEALTHY}
+            async with (
+                gateway(given, **SCHEDULED) as running,
+                connected(running.data_listener.url) as first,
+                connected(running.data_listener.url) as second,
+            ):
+                first.request()
+                held = await one.arrival()
+                second.request()
+                await until(lambda: waiting(running) == 1)
+                one.health_status = 500
+                head, body = await second.response()
+                assert (head.status, json.loads(body)["code"]) == (503, "no_healthy_upstream")
+                assert int(head.get("retry-after")) >= 1
+                held.answer()
+                assert (await first.response())[0].status == 200
+
+    run(main())
+
+
+def test_who_waits_stays_while_a_new_backend_has_not_been_looked_at():
+    async def main():
+        async with Backend() as one, Backend() as two:
+            given = {"url": one.url, "capacity": 1, "models": ["m"], **HEALTHY}
+            for models in (["m"], ["m", "n"]):
+                async with (
+                    gateway(given, pool_by="model", **SCHEDULED) as running,
+                    connected(running.data_listener.url) as first,
+                    connected(running.data_listener.url) as second,
+                ):
+                    ask(first, "m")
+                    held = await one.arrival()
+                    ask(second, "m")
+                    await until(lambda: waiting(running) == 1)
+                    other = given | {"url": two.url, "models": models}
+                    running.retune(load(configured(other, pool_by="model", **SCHEDULED)))
+                    assert not sum(running.fleet.capacities().values())
+                    held.answer()
+                    (await two.arrival()).answer()
+                    for client in (first, second):
+                        assert (await client.response())[0].status == 200
+
+    run(main())
+
+
+def test_a_pool_that_gets_another_name_goes_on_counting_what_it_runs():
+    async def main():
+        async with Backend() as one:
+            given = {"url": one.url, "capacity": 1, "models": ["m"]}
+            more = [given | {"models": ["m", f"n{count}"]} for count in range(2)]
+            plain = {"enabled": False}
+            limiter = {"max_concurrent_requests": 1}
+            async with (
+                gateway(given, pool_by="model", **SCHEDULED) as running,
+                connected(running.data_listener.url) as first,
+                connected(running.data_listener.url) as second,
+            ):
+                ask(first, "m")
+                held = await one.arrival()
+                ask(second, "m")
+                await until(lambda: waiting(running) == 1)
+                for config in (
+                    configured(more[0], pool_by="model", **SCHEDULED),
+                    configured(more[1], pool_by="model", **SCHEDULED),
+                    configured(
+                        more[1], pool_by="model", priority_scheduler=plain, fallback=limiter
+                    ),
+                    configured(given, pool_by="model", **SCHEDULED),
+                    configured(given, **SCHEDULED),
+                ):
+                    running.retune(load(config))
+                    await until(lambda: waiting(running) == 1)
+                    assert in_flight(running) == 1
+                held.answer()
+                (await one.arrival()).answer()
+                for client in (first, second):
+                    assert (await client.response())[0].status == 200
+                await until(lambda: list(running.admission.pools) == [""])
+                assert running.admission.pools[""].capacity.total == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("priority", [(), INTERACTIVE, [("priority", "u=1")]])
+def test_a_model_goes_where_it_is_served_whatever_else_the_request_says(priority):
+    async def main():
+        async with (
+            Backend(auto=True) as one,
+            Backend(auto=True) as two,
+            gateway(
+                {"url": one.url, "capacity": 5, "models": ["a"]},
+                {"url": two.url, "capacity": 5, "models": ["b"]},
+                **SCHEDULED,
+            ) as running,
+        ):
+            for method in ("POST", "PUT"):
+                for path in ("/v1/x", "/x"):
+                    asked = (method, path, [JSON, *priority])
+                    url = running.data_listener.url
+                    head, _ = await fetch(url, *asked, b'{"model": "a"}')
+                    assert head.status == 200
+                    head, _ = await fetch(url, *asked, b'{"model": "z"}')
+                    found = (head.status, head.get("x-fairlead-error-code"))
+                    assert found == (404, "model_not_found")
+            assert (one.seen, two.seen) == (4, 0)
+
+    run(main())
+
+
+def test_the_access_log_can_be_switched_on_while_it_runs(tmp_path, monkeypatch):
+    file = tmp_path / "gateway.json"
+    file.write_text(json.dumps(configured(access_log=False)))
+    enabled = []
+
+    def served(*_: object, **__: object) -> int:
+        enabled.append(logging.getLogger("fairlead.access").isEnabledFor(logging.INFO))
+        return 0
+
+    monkeypatch.setattr("fairlead.serving.process.run", served)
+    assert run_gateway(file) == 0
+    assert enabled == [True]
+
+
+def test_a_body_that_grows_too_long_is_logged_as_what_it_was_answered(caplog):
+    async def main():
+        async with Backend() as one:
+            given = {"url": one.url, "capacity": 1}
+            async with (
+                gateway(given, limits={"body_bytes": 1000}, **SCHEDULED) as running,
+                connected(running.data_listener.url) as client,
+            ):
+                client.send("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+                client.send("2\r\nhi\r\n")
+                await one.arrival()
+                client.send(b"7d0\r\n%b\r\n0\r\n\r\n" % (b"z" * 2000))
+                assert (await client.response())[0].status == 413
+                await until(lambda: not in_flight(running) and lines())
+
+    def lines() -> list[Any]:
+        found = [each for each in caplog.records if each.name == "fairlead.access"]
+        return [json.loads(each.getMessage())["status"] for each in found]
+
+    with caplog.at_level(logging.INFO, "fairlead.access"):
+        run(main())
+    assert lines() == [413]

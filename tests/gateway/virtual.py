@@ -256,6 +256,22 @@ def config(capacity: int = 1, **sections: Any) -> dict[str, Any]:
     } | sections
 
 
+class Backends:
+    """A fleet of which no more is known than its pools, and which models nobody can run just now."""
+
+    lists_models = True
+
+    def __init__(self, pool_of: Callable[[str | None], str | None]) -> None:
+        self.pool_of = pool_of
+        self.down: set[str | None] = set()
+
+    def runs(self, model: str | None) -> bool:
+        return model not in self.down
+
+    def may_run(self, model: str | None) -> bool:
+        return model not in self.down
+
+
 class Scene:
     """An application behind the middleware, and what tests ask of both."""
 

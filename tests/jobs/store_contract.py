@@ -1065,7 +1065,7 @@ class StoreContract:
         await hand.do(dag, 1, RETRY, attempts=2, crashes=1)
         await hand.do(dag, 1, FAILED, attempts=3, error="{}")
         assert await hand.states(dag) == [COMPLETED, FAILED, SKIPPED, SKIPPED]
-        await hand.store.announced([dag])
+        await hand.store.announced(await hand.store.unannounced(10))
         assert await hand.store.retry(dag)
         jobs = await hand.store.jobs(dag)
         assert [job.state for job in jobs] == [COMPLETED, CREATED, CREATED, CREATED]
@@ -1177,8 +1177,21 @@ class StoreContract:
             (dags[2], CANCELLED),
         ]
         assert len(await hand.store.unannounced(1)) == 1
-        await hand.store.announced([dags[0]])
-        assert [row.dag for row in await hand.store.unannounced(10)] == [dags[2]]
+        await hand.store.announced(told[:1])
+        assert await hand.store.unannounced(10) == told[1:]
+
+    async def test_an_end_after_one_that_was_told_is_another(self, hand: Hand):
+        dag = await hand.submit()
+        await hand.do(dag, 0, FAILED, error="{}")
+        first = await hand.store.unannounced(10)
+        await hand.store.retry(dag)
+        await hand.store.announced(first)
+        await hand.do(dag, 0)
+        await hand.store.announced(first)
+        (second,) = await hand.store.unannounced(10)
+        assert (second.dag, second.state) == (dag, COMPLETED)
+        await hand.store.announced([second])
+        assert await hand.store.unannounced(10) == []
 
     async def test_the_archive_takes_what_has_ended_long_enough(self, hand: Hand):
         ended = [await hand.submit(CHAIN, key=f"k{n}") for n in range(3)]

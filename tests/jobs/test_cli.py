@@ -11,8 +11,10 @@ import uuid
 import pytest
 
 from fairlead.cli import main
+from fairlead.errors import StoreUnavailable
 from fairlead.jobs import Jobs
 from fairlead.jobs.records import NewJob, NewRun
+from fairlead.jobs.stores.sqlite import SqliteStore
 from tests.jobs.operations_rig import go
 
 APP = """\
@@ -146,6 +148,46 @@ class TestRuns:
         assert "run 2 has not ended within 50ms" in err
         run("cancel", "2")
         assert run("show", "2", "--watch")[0] == 1
+
+    @pytest.mark.parametrize("lost", ["run", "wait_for_news"])
+    def test_waiting_goes_on_while_the_database_is_away(self, run, monkeypatch, lost):
+        """What was submitted is stored; of the end of an outage nobody need be told."""
+        run("submit", "dag.yaml")
+        real, look = getattr(SqliteStore, lost), SqliteStore.run
+        looks, failures = 0, 2
+
+        async def count(self, dag):
+            nonlocal looks
+            found = await look(self, dag)
+            looks += 1
+            if not failures:
+                await self.cancel(dag)
+            return found
+
+        async def away(self, *args):
+            nonlocal failures
+            if looks and failures:
+                failures -= 1
+                raise StoreUnavailable("the database is away")
+            return await (count if lost == "run" else real)(self, *args)
+
+        monkeypatch.setattr(SqliteStore, "run", count)
+        monkeypatch.setattr(SqliteStore, lost, away)
+        code, _, err = run("show", "1", "--watch")
+        assert (code, failures) == (1, 0)
+        assert "fairlead: the database is away; waiting for it\n" in err
+        assert err.endswith("fairlead: run 1 is cancelled, 2 of 2 jobs ended\n")
+
+    def test_the_timeout_counts_while_the_database_is_away(self, run, monkeypatch):
+        run("submit", "dag.yaml")
+
+        async def away(*_):
+            raise StoreUnavailable("the database is away")
+
+        monkeypatch.setattr(SqliteStore, "wait_for_news", away)
+        code, _, err = run("show", "1", "--watch", "--timeout", "50ms")
+        assert code == 1
+        assert "run 1 has not ended within 50ms" in err
 
     def test_from_standard_input(self, run, monkeypatch):
         read, write = os.pipe()

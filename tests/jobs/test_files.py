@@ -105,6 +105,18 @@ def test_every_mistake_is_told_at_once_with_its_place():
     ]
 
 
+def test_an_unknown_key_hides_nothing_else():
+    jobs = "  - {name: x, task: extrac, kwarg: 2}\n  - {name: x, task: merge, args: [{$result: zz}], after: [q]}\n"
+    found = complaints(f"name: a\nhard: 1m\njobs:\n{jobs}", "x.yaml")
+    assert found == [
+        "x.yaml:2:1 hard: unknown key 'hard'; did you mean hard_sla?",
+        "x.yaml:4:15 jobs[0].task: no task is called 'extrac'; did you mean 'extract'?",
+        "x.yaml:4:29 jobs[0].kwarg: unknown key 'kwarg'; did you mean kwargs?",
+        *complaints(f"name: a\n\njobs:\n{jobs.replace(', kwarg: 2', '')}", "x.yaml")[1:],
+    ]
+    assert len(found) == 6
+
+
 def test_every_mistake_of_the_graph_is_told_at_once_with_its_place():
     content = """{"name": "x", "soft_sla": "2m", "hard_sla": "1m", "jobs": [
   {"name": "a", "task": "extract", "args": [{"$result": "b"}], "after": ["q"]},

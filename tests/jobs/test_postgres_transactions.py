@@ -116,6 +116,18 @@ async def test_a_sync_connection_of_psycopg_will_do(store):
         assert [job.needs for job in await store.jobs(run.dag)] == [(), (0,)]
 
 
+async def test_whatever_cursors_a_connection_of_psycopg_makes(store):
+    """Those of its own factory may want another kind of placeholders."""
+    with psycopg.connect(plain(store.url), cursor_factory=psycopg.RawCursor) as one:
+        (run,) = await store.submit([new_run()], connection=one)
+    assert await store.run(run.dag) is not None
+    async with await psycopg.AsyncConnection.connect(
+        plain(store.url), cursor_factory=psycopg.AsyncRawCursor
+    ) as other:
+        (run,) = await store.submit([new_run()], connection=other)
+    assert await store.run(run.dag) is not None
+
+
 async def test_a_connection_without_a_transaction_is_refused(store, connection):
     with pytest.raises(Misuse, match="no open transaction"):
         await store.submit([new_run()], connection=connection)

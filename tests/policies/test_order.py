@@ -1,5 +1,7 @@
 """Who is next, policy by policy; the mathematics of aging, fairness and promotion stands in tests/properties."""
 
+from typing import Any
+
 import pytest
 
 from fairlead.capacities import Pools, Reserved, Slots
@@ -113,6 +115,54 @@ def test_bad_settings_are_refused(make):
         make()
 
 
+NAN: Any = float("nan")
+TEXT: Any = "30s"
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: Level("bulk", starvation=TEXT), r"starvation of class 'bulk' .* '30s'"),
+        (lambda: Level("bulk", starvation=NAN), "starvation of class 'bulk'"),
+        (lambda: Level("bulk", starvation=-1), "starvation of class 'bulk'"),
+        (lambda: Level("bulk", wait_limit=TEXT), r"wait_limit of class 'bulk' .* '30s'"),
+        (lambda: Level("bulk", wait_limit=NAN), "wait_limit of class 'bulk'"),
+        (lambda: Level("bulk", wait_limit=-0.1), "wait_limit of class 'bulk'"),
+        (lambda: Level("bulk", queue_limit=TEXT), r"queue_limit of class 'bulk' .* '30s'"),
+        (lambda: Level("bulk", queue_limit=-1), "queue_limit of class 'bulk'"),
+        (lambda: Classes(Level("bulk"), budget=NAN), "budget"),
+        (lambda: Classes(Level("bulk"), budget=2.5), "budget"),  # type: ignore[arg-type]
+        (lambda: Classes(Level("bulk"), budget=TEXT), "budget"),
+        (lambda: Aging(rate=TEXT), r"rate .* '30s'"),
+        (lambda: Aging(ceiling=TEXT), r"ceiling .* '30s'"),
+        (lambda: Aging(ceiling=NAN), "ceiling"),
+        (lambda: FIFO(limit=TEXT), r"queue limit .* '30s'"),
+        (lambda: FairQueue(weights={"a": TEXT}), r"weight of 'a' .* '30s'"),
+        (lambda: FairQueue(default_weight=TEXT), r"default_weight.* '30s'"),
+    ],
+)
+def test_a_setting_that_is_no_such_number_is_named(make, named):
+    with pytest.raises(ConfigError, match=named):
+        make()
+
+
+def test_limits_and_thresholds_of_zero_or_without_end_are_in_order():
+    for seconds in (0, 0.0, float("inf")):
+        Classes(Level("bulk", wait_limit=seconds, starvation=seconds, queue_limit=0), budget=1)
+        Aging(ceiling=seconds)
+
+
+def test_a_ticket_that_classes_cannot_take_does_not_wait_in_them():
+    """What fails in push fails before the class has the ticket."""
+    policy = Classes(Level("bulk", wait_limit=5.0))
+    ticket: Any = Ticket("a")
+    ticket.wait_until = "tomorrow"
+    with pytest.raises(TypeError):
+        policy.push(ticket, 0.0)
+    assert not list(policy)
+    assert len(policy) == 0
+
+
 def test_a_bad_weight_changes_nothing():
     gate = CheckedGate(FairQueue("tenant", weights={"a": 2}, name="tenants"), Slots(0))
     gate.offer(Ticket("a", tenant="a"), 0.0)
@@ -182,3 +232,27 @@ def test_policies_nest_three_deep():
     assert served(policy, tickets) == ["a2", "b1", "a3", "a1", "bulk"]
     assert len(policy) == 0
     assert list(policy) == []
+
+
+@pytest.mark.parametrize("steps", range(1, 11))
+def test_who_has_aged_to_a_priority_goes_before_a_newcomer_of_it(steps: int):
+    """Also where times are no sums of powers of two, and their products differ in the last place."""
+    for begin in (0.1, 0.7, 1234.567, 1.7e9 + 0.3):
+        gate = CheckedGate(Aging.over(30.0), Slots(1))
+        holder, old, new = Ticket("holder"), Ticket("old", 0), Ticket("new", 10 * steps)
+        gate.offer(holder, begin)
+        gate.offer(old, begin)
+        now = begin + 5.0 * steps
+        gate.offer(new, now)
+        assert gate.finish(holder, now) == [old]
+
+
+def test_no_priority_counts_for_more_than_the_ceiling():
+    aging = Aging(ceiling=50)
+    gate = CheckedGate(aging, Slots(1))
+    holder, first, second = Ticket("holder"), Ticket("first", 60), Ticket("second", 100)
+    for ticket in (holder, first, second):
+        gate.offer(ticket, 0.0)
+    assert (aging.effective(first, 0.0), aging.effective(second, 9.0)) == (50.0, 50.0)
+    assert aging.promotions(9.0) == 0
+    assert gate.finish(holder, 0.0) == [first]

@@ -88,7 +88,7 @@ class LateCeiling(Rising):
 
     def best(self, now: float) -> Lane | None:
         before = self._ceiling
-        self._ceiling += 1e-9
+        self._ceiling += 1e-4
         try:
             return super().best(now)
         finally:

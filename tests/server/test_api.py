@@ -371,6 +371,8 @@ def test_metrics_are_text_for_all_and_json_for_who_asks(tmp_path: Path):
                 assert {"fairlead_gate_slots", "fairlead_server_door_up"} <= {
                     family["name"] for family in found["metrics"]
                 }
+                samples = [one for family in found["metrics"] for one in family["samples"]]
+                assert {type(one["value"]) for one in samples} == {float}
 
     run(test)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from fairlead.server.loading import load_mapping
+from tests.gateway.rig import until
 from tests.server.rig import GATEWAY, configured, run, served
 
 
@@ -51,5 +53,26 @@ def test_without_a_file_there_is_nothing_to_write_to(tmp_path: Path):
             status, said = await client.ask("PUT", "/api/v1/config", {"text": "server: {}\n"})
             assert (status, said["code"]) == (409, "no_file")
             assert "fairlead serve --config" in said["detail"]
+
+    run(test)
+
+
+def test_demo_traffic_ends_when_the_file_says_so_and_what_waits_for_a_start_is_told(tmp_path: Path):
+    async def test() -> None:
+        def said(*, upstream: bool, traffic: bool) -> dict[str, Any]:
+            return configured(tmp_path, demo={"upstream": upstream, "traffic": traffic})
+
+        async with served(said(upstream=True, traffic=True)) as client:
+            server = client.server
+            traffic: Any = server.traffic
+            assert (await client.get("/api/v1/overview"))["demo"]
+            assert server.retune(load_mapping(said(upstream=True, traffic=False))) == []
+            await until(lambda: all(task.done() for task in traffic._tasks | traffic._asking))
+            assert not (await client.get("/api/v1/overview"))["demo"]
+            assert server.retune(load_mapping(said(upstream=False, traffic=True))) == [
+                "demo.upstream changes only at the next start",
+                "demo.traffic begins only at the next start",
+            ]
+            assert server.retune(load_mapping(said(upstream=False, traffic=True))) == []
 
     run(test)

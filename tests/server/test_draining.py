@@ -100,19 +100,22 @@ def test_a_flow_that_is_held_may_end_and_who_waits_gets_his_turn(tmp_path: Path)
                 post(client, "/v1/flows/check", content)
                 held = json.loads((await client.response())[1])
                 assert held["decision"] == "accepted"
-                ending = json.dumps({"flow_id": held["flow_id"]}).encode()
-                # Half a request: this connection is in use when the signal comes.
-                other.send(
-                    "POST /v1/flows/end HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-                    f"content-length: {len(ending)}\r\n\r\n"
-                )
                 post(client, "/v1/flows/check", content)
                 await until_waiting(server, "flows/one")
-                await drains(server, http)
-                other.send(ending)
+                await drains(server)
+                async with connected(http) as late:
+                    post(late, "/v1/flows/check", content)
+                    head, body = await late.response()
+                    assert head.status == 503
+                    assert "shutting down" in json.loads(body)["message"]
+                post(other, "/v1/flows/end", {"flow_id": held["flow_id"]})
                 assert json.loads((await other.response())[1]) == {"ended": True}
                 head, body = await client.response()
-                assert (head.status, json.loads(body)["decision"]) == (200, "accepted")
+                got = json.loads(body)
+                assert (head.status, got["decision"]) == (200, "accepted")
+                async with connected(http) as late:
+                    post(late, "/v1/flows/end", {"flow_id": got["flow_id"]})
+                    assert json.loads((await late.response())[1]) == {"ended": True}
             assert await server.ended() == 0
             assert "Traceback" not in "".join(server.said)
 

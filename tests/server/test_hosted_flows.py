@@ -65,6 +65,35 @@ def test_when_the_server_ends_who_waits_over_grpc_is_answered(tmp_path: Path):
     run(test)
 
 
+def test_flows_have_all_of_the_grace_of_the_server(tmp_path: Path):
+    server = {"listen": HERE, "shutdown_grace": "1h"}
+
+    async def test() -> None:
+        async with served(configured(tmp_path, flows=FLOWS, server=server)) as client:
+            flows: Any = next(door for door in client.server.doors if door.name == "flows")
+        assert flows.server.grace == 3600.0
+
+    run(test)
+
+
+def test_a_flow_that_holds_a_slot_of_a_pool_is_waited_for(tmp_path: Path):
+    """It has no concurrency to give back, but another door may wait for its slot."""
+    flows = {"http": HERE, "control_points": {"one": {}, "alone": {}}}
+    pools = {"gpu": {"slots": 1, "doors": {"flows/one": 1, "gateway/default": 1}}}
+
+    async def test() -> None:
+        async with served(configured(tmp_path, flows=flows, pools=pools)) as client:
+            door: Any = next(door for door in client.server.doors if door.name == "flows")
+            ours = door.server.flows
+            async with ours.flow("alone"):
+                assert not ours.unfinished()
+            async with ours.flow("one"):
+                assert ours.unfinished()
+            assert not ours.unfinished()
+
+    run(test)
+
+
 def test_off_loopback_grpc_needs_a_token(tmp_path: Path):
     flows = FLOWS | {"grpc": "0.0.0.0:0"}
     (line,) = load_mapping(configured(tmp_path, flows=flows)).lines

@@ -20,7 +20,7 @@ from fairlead.jobs.operating import Operations
 from fairlead.server.demo import Upstream
 from fairlead.server.loading import load_mapping
 from fairlead.server.service import Server
-from fairlead.server.snapshots import snapshot_of, waiting_document
+from fairlead.server.snapshots import gate_document, snapshot_of, waiting_document
 from fairlead.streams import Consumer, StreamScheduler
 from tests.gateway.rig import until
 from tests.server.rig import (
@@ -127,6 +127,55 @@ def test_a_pool_of_what_cannot_share_is_refused(tmp_path: Path, doors: Any, said
     (line,) = load_mapping(settings).lines
     assert "pools.gpu" in line
     assert said in line
+
+
+MODELS = [["meta-llama/Llama-3-8B"], ["a", "b"], ["b", "c"]]
+
+
+@pytest.mark.parametrize(
+    ("pool_by", "models", "gate", "known"),
+    [
+        (None, [None], "default", True),
+        (None, [None], "defautl", False),
+        (None, MODELS, "meta-llama/Llama-3-8B", False),
+        ("model", MODELS, "meta-llama/Llama-3-8B", True),
+        ("model", MODELS, "a,b,c", True),  # they can stand in for each other
+        ("model", MODELS, "meta-llama/Llama-3-9B", False),
+        ("model", MODELS, "default", True),
+        ("model", [None], "any/model", True),
+        ("model", [], "any/model", True),  # upstreams come at run time
+    ],
+)
+def test_a_gate_of_the_gateway_is_there_if_a_model_is_named(
+    tmp_path: Path, pool_by: Any, models: list[Any], gate: str, known: bool
+):
+    upstreams = [
+        {"url": f"http://127.0.0.1:{port}", "capacity": 1} | ({"models": named} if named else {})
+        for port, named in enumerate(models, 1)
+    ]
+    gateway = GATEWAY | {"upstreams": upstreams} | ({"pool_by": pool_by} if pool_by else {})
+    pools = {"gpu": {"slots": 2, "doors": {f"gateway/{gate}": 1}}}
+    lines = load_mapping(configured(tmp_path, gateway=gateway, pools=pools)).lines
+    assert not lines if known else "there is no such gate; there are gateway/default" in lines[0]
+
+
+def test_names_with_a_slash_share_and_are_told_as_they_are(tmp_path: Path):
+    names = ("meta-llama/Llama-3-8B", "api/pay")
+    flows = {"http": HERE, "control_points": dict.fromkeys(names, POINT)}
+    doors = {f"flows/{name}": 1 for name in names}
+
+    async def test() -> None:
+        said = configured(tmp_path, flows=flows, pools={"gpu": {"slots": 1, "doors": doors}})
+        async with served(said) as client:
+            door: Any = next(door for door in client.server.doors if door.name == "flows")
+            for name in names:
+                async with door.server.flows.flow(name) as flow:
+                    assert flow.should_run()
+                    classes = gate_document(pool_of(client))["classes"]
+                    running = [one["name"] for one in classes if one["running"]]
+                    assert running == [f"flows/{name} default"]
+
+    run(test)
 
 
 def test_a_gate_is_in_one_pool(tmp_path: Path):

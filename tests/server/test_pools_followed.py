@@ -80,16 +80,38 @@ def test_other_weights_count_at_once(tmp_path: Path):
     run(test)
 
 
-def test_other_members_are_told_to_wait_for_the_next_start(tmp_path: Path):
+def test_other_members_are_told_to_wait_for_the_next_start_and_the_rest_is_followed(tmp_path: Path):
     async def test() -> None:
         async with served(settings(tmp_path, 1)) as client:
-            pools = {"gpu": {"slots": 5, "doors": {"flows/a": 1}}}
-            other = load_mapping(configured(tmp_path, flows=FLOWS, pools=pools))
-            assert client.server.retune(other) == [
-                "pool/gpu: its members change only at the next start"
-            ]
             pool: Any = next(door for door in client.server.doors if door.name == "pool/gpu")
-            assert pool.pool.slots.total == 1
+            for slots, weight in ((5, 4.0), (3, 2.0)):
+                pools = {"gpu": {"slots": slots, "doors": {"flows/a": weight, "jobs/leader": 1}}}
+                other = load_mapping(configured(tmp_path, flows=FLOWS, pools=pools))
+                assert client.server.retune(other) == [
+                    "pool/gpu: its members change only at the next start"
+                ]
+                said = pool.policy("pool/gpu")
+                assert said["capacity"] == {"slots": slots}
+                assert said["policy"]["fair"]["weights"] == {"flows/a": weight, "flows/b": 1}
+                assert f"{slots} slots" in pool.detail
+            # The pool is gone from the file: it stays as it is.
+            assert "pool/gpu: its members change only at the next start" in client.server.retune(
+                load_mapping(configured(tmp_path, flows=FLOWS))
+            )
+            assert pool.pool.slots.total == 3
+
+    run(test)
+
+
+def test_the_file_wins_over_an_operator_at_its_next_change(tmp_path: Path):
+    async def test() -> None:
+        async with served(settings(tmp_path, 4)) as client:
+            resize = {"part": "slots of gpu", "verb": "resize", "args": [9]}
+            status, _ = await client.ask("POST", "/api/v1/gates/pool/gpu/adjust", resize)
+            view = client.server.view("pool/gpu")
+            assert (status, view.total()) == (200, 9)
+            assert client.server.retune(load_mapping(settings(tmp_path, 4, a=2))) == []
+            assert view.total() == 4
 
     run(test)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from fairlead.capacities import Slots
+from fairlead.core import Ticket
 from fairlead.errors import ConfigError
 from fairlead.jobs import Dag, Jobs
 from fairlead.observe.passed import Passed
@@ -14,7 +16,7 @@ from fairlead.observe.watched import Feed
 from fairlead.policies import FIFO
 from fairlead.server.hosted_jobs import LEADER, HostedJobs
 from fairlead.server.hosted_streams import WORKERS, HostedStreams
-from fairlead.server.recording import job_lines
+from fairlead.server.recording import job_lines, line_of
 from fairlead.server.settings import JobsSettings
 from fairlead.server.whatif import _count_from, _replayed
 from fairlead.sim import Scenario, read_policy, read_scenario, simulate
@@ -173,6 +175,31 @@ def test_what_ended_before_the_recording_is_not_waited_for():
     first, second = job_lines(rows, {(7, 1): (0,), (7, 2): (0, 1)})
     assert (first["deps"], first["t"]) == ([], 10.0)
     assert (second["deps"], second["t"]) == (["7.1"], 30.0)
+
+
+def test_who_would_wait_no_longer_does_not_in_a_replay_either():
+    feed = Feed(wall=lambda: 0.0)
+    gate = feed.gate("tasks/slow")(FIFO(), Slots(1))
+    tickets = [Ticket(str(at), wait_until=at + 2.5) for at in range(5)]
+    patient = Ticket("5")
+    for at, ticket in enumerate(tickets[:2]):
+        gate.offer(ticket, float(at))
+    gate.finish(tickets[0], 2.0)
+    for at in (2, 3):
+        gate.offer(tickets[at], float(at))
+    gate.finish(tickets[1], 4.0)
+    gate.offer(tickets[4], 4.0)
+    gate.offer(patient, 5.0)
+    gate.advance(5.5)
+    for ticket, ended in ((tickets[2], 6.0), (tickets[4], 8.0), (patient, 10.0)):
+        gate.finish(ticket, ended)
+    lines = [line_of(row) for row in feed.rows("tasks/slow")]
+    states = {line["key"]: line["state"] for line in lines}
+    assert states == dict.fromkeys("01245", "done") | {"3": "expired"}
+    policy = {"policy": "fifo", "capacity": {"slots": 1}}
+    result = replayed([line | {"id": line["key"]} for line in lines], policy)
+    assert {row.key: row.state for row in result.tickets} == states
+    assert result.horizon == 10.0
 
 
 def test_batches_become_records_of_which_as_many_stay_together_as_must():

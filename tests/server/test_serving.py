@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -277,6 +278,22 @@ async def _running(url: str) -> bool:
     found = await document(url, "/api/v1/history?minutes=1")
     gates = found["snapshots"][-1]["gates"]
     return bool(gates and (gates[0]["slots"]["used"] or sum(gates[0]["totals"].values())))
+
+
+def test_the_access_log_can_be_switched_on_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, gateway=GATEWAY)
+    enabled = []
+
+    def served(*_: object, **__: object) -> int:
+        enabled.append(logging.getLogger("fairlead.access").isEnabledFor(logging.INFO))
+        return 0
+
+    monkeypatch.setattr("fairlead.server.running.run_service", served)
+    assert main(["serve", "--config", str(path)]) == 0
+    assert enabled == [True]
 
 
 def test_a_good_change_is_followed_and_a_bad_one_is_not(tmp_path: Path):

@@ -10,6 +10,7 @@ from fairlead.core import Gate
 from fairlead.errors import ConfigError, PolicyError
 from fairlead.policies import FairQueue
 from fairlead.sim import Arrival, Scenario, read_policy, read_scenario, simulate
+from fairlead.sim.figures import summarise
 from fairlead.sim.result import usage
 from fairlead.sim.site import Site
 from tests.sim.model import balanced, run
@@ -94,7 +95,7 @@ def test_deadlines_are_counted():
 
 
 def test_time_that_runs_out():
-    many = [Arrival(0.0, 10.0), Arrival(1.0, 1.0), Arrival(7.0, 1.0)]
+    many = [Arrival(0.0, 10.0), Arrival(1.0, 1.0), Arrival(5.0, 1.0), Arrival(7.0, 1.0)]
     result = run(many, FIFO, until=5.0)
     assert times(result) == [
         ("running", 0.0, None),
@@ -103,6 +104,26 @@ def test_time_that_runs_out():
     ]
     assert result.horizon == 5.0
     assert result.utilisation[-1][1] == 1.0
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [FIFO, {"preset": "flows", "concurrency": {"max_concurrency": 1}}, {"preset": "jobs"}, STREAM],
+)
+def test_who_would_come_after_the_end_of_time_has_not_arrived(policy):
+    steady = {"kind": "steady", "rate": 1, "service": "1s", "deadline": "2s", "workload": "high"}
+    result = drawn(policy, seconds=100, until=5, arrivals=[steady])
+    assert [row.at for row in result.tickets] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert result.totals["arrived"] == 6
+    assert result.totals["late"] == sum(row.late for row in result.tickets)
+    found = summarise(result)
+    assert found.groups["all"]["all"]["arrived"] == 6
+    assert found.timeline["seconds"] == 5.0
+
+
+def test_a_job_that_still_waits_for_another_at_the_end_of_time_has_arrived():
+    graph = [Arrival(0.0, 9.0, dag=0), Arrival(0.0, 1.0, deps=(0,), dag=0)]
+    assert times(run(graph, FIFO, until=5.0)) == [("running", 0.0, None), ("waiting", None, None)]
 
 
 def test_jobs_wait_for_what_they_depend_on():

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fairlead.capacities import Slots
-from fairlead.core import Outcome, Ticket
+from fairlead.core import Outcome, State, Ticket
 from fairlead.core.trace import Recorder
 from fairlead.errors import BadFile
-from fairlead.policies import FIFO
+from fairlead.policies import FIFO, Classes, Level
 from fairlead.sim import Arrival, read_policy, read_scenario, simulate
 from fairlead.sim.records import arrivals_of
 
@@ -191,6 +191,27 @@ def test_verbs_of_a_recorder(tmp_path):
     assert all(row.wait == 0 for row in simulate(scenario, wider, 0).tickets)
 
 
+def test_how_long_a_recorded_ticket_would_wait_is_its_own_and_not_its_class_s(tmp_path):
+    was = {"policy": {"classes": {"only": {"wait_limit": "1s"}}}, "capacity": {"slots": 1}}
+    (tmp_path / "was.yaml").write_text(json.dumps(was))
+    gate = Recorder(Classes(Level("only", wait_limit=1.0)), Slots(1))
+    first, second, third = Ticket(), Ticket(wait_until=103.0), Ticket()
+    for ticket in (first, second, third):
+        gate.offer(ticket, 101.0)
+    gate.advance(102.0)
+    assert (second.state, third.wait_until) == (State.EXPIRED, 102.0)
+    gate.finish(first, 106.0)
+    (tmp_path / "verbs.jsonl").write_text("\n".join(json.dumps(entry) for entry in gate.entries))
+    trace = {"kind": "trace", "format": "recorder", "file": str(tmp_path / "verbs.jsonl")}
+    trace["recorded_under"] = str(tmp_path / "was.yaml")
+    scenario = read_scenario({"arrivals": [trace]})
+    assert [one.patience for one in scenario.arrivals(0)] == [None, 2.0, None]
+    again = read_policy(was)
+    longer = again.with_settings({"policy.classes.only.wait_limit": "1m"})
+    for policy, states in ((again, ["expired", "expired"]), (longer, ["expired", "done"])):
+        assert [row.state for row in simulate(scenario, policy, 0).tickets[1:]] == states
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -246,6 +267,29 @@ def test_workflows_that_cannot_be(tmp_path, document, said):
     path = written(tmp_path, "w.json", document)
     with pytest.raises(BadFile, match=re.escape(said)):
         read_scenario({"arrivals": [{"kind": "dags", "files": [str(path)]}]})
+
+
+SAID: dict[str, Any] = {"class": "y", "tenant": "t", "priority": 90, "cost": 7, "deadline": "2s"}
+SAID |= {"patience": "9s", "leaves": "8s", "commits": "1s", "retries": 3, "pause": "4s"}
+SAID |= {"pool": "p", "labels": {"a": "b"}, "door": "d", "start": "5s", "workload": "w"}
+
+
+@pytest.mark.parametrize("kind", ["trace", "dags"])
+def test_what_the_document_says_wins_over_what_was_recorded(tmp_path, kind):
+    line = {"t": 0, "class": "x", "service_ms": 1000, "deadline": 100, "tokens": 2, "priority": 10}
+    line |= {"patience_ms": 5, "tenant": "was", "kind": "was", "pool": "was", "door": "was"}
+    graph: Any = {"specification": {"tasks": [{"id": "a", "parents": []}]}}
+    graph["execution"] = {"tasks": [{"id": "a", "runtimeInSeconds": 1}]}
+    held = json.dumps(line if kind == "trace" else {"workflow": graph})
+    path = written(tmp_path, "r.jsonl" if kind == "trace" else "r.json", held)
+    source = {"kind": kind, "file" if kind == "trace" else "files": str(path)} | SAID
+    (one,) = read_scenario({"arrivals": [source]}).arrivals(0)
+    rest: Any = {"leaves": 8.0, "commits": 1.0, "retries": 3, "pause": 4.0, "labels": {"a": "b"}}
+    rest |= {"key": one.key, "dag": one.dag, "pool": "p", "door": "d"}
+    assert one == Arrival(5.0, 1.0, "y", "t", "w", 90, 7.0, 7.0, 9.0, **rest)
+    del source["workload"]
+    many = [source | {"workloads": ["v", "w"]}] * 20
+    assert {one.workload for one in read_scenario({"arrivals": many}).arrivals(0)} == {"v", "w"}
 
 
 # The traces themselves

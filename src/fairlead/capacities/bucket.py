@@ -21,10 +21,11 @@ cleared as fast as it grows.
 from __future__ import annotations
 
 from itertools import islice
-from math import ceil, floor, inf, isfinite
+from math import ceil, floor, inf
 from typing import TYPE_CHECKING, Literal
 
 from fairlead.core.capacity import FULL, NEVER, STOP, Capacity
+from fairlead.core.checks import is_number
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ class TokenBucket(Capacity):
         _check(rate, burst, interval)
         if oversize not in ("refuse", "debt"):
             raise ConfigError(f'oversize must be "refuse" or "debt"; got {oversize!r}')
-        if not max_idle_time > 0:
+        if not (is_number(max_idle_time) and max_idle_time > 0):
             raise ConfigError(f"max_idle_time must be above 0 seconds; got {max_idle_time!r}")
-        if max_keys < 1:
+        if not is_number(max_keys, 1):
             raise ConfigError(f"max_keys must be 1 or more; got {max_keys!r}")
         self.name = name
         self.rate = rate
@@ -167,11 +168,20 @@ class TokenBucket(Capacity):
     def refund(self, ticket: Ticket, amount: float, now: float) -> None:
         key = self._key(ticket)
         if key is not None:
-            self._draw(key, -amount, now)
-            if amount > 0:
-                self.opened.append(self._scope(key))
+            self._correct(key, amount, now)
+
+    def _correct(self, key: Hashable, amount: float, now: float) -> None:
+        self._draw(key, -amount, now)
+        if amount > 0:
+            self.opened.append(self._scope(key))
 
     # Adjustments
+
+    def correct(self, amount: float, key: Hashable, now: float) -> None:
+        """Refund (or, if negative, charge) a ticket that is gone; by key, for who has none drew nothing."""
+        key = self.name if self._by is None else key
+        if key is not None:
+            self._correct(key, amount, now)
 
     def top_up(self, amount: float, key: Hashable = None) -> None:
         """Add tokens from outside, up to the burst."""
@@ -278,5 +288,5 @@ class TokenBucket(Capacity):
 
 def _check(rate: float, burst: float, interval: float | None) -> None:
     for what, value in (("rate", rate), ("burst", burst), ("interval", interval)):
-        if value is not None and not (isfinite(value) and value > 0):
+        if value is not None and not (is_number(value) and 0 < value < inf):
             raise ConfigError(f"{what} must be a finite number above 0; got {value!r}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from math import inf, isfinite
+from math import inf
 from typing import TYPE_CHECKING
 
 from fairlead.core.capacity import FULL, STOP, Capacity
+from fairlead.core.checks import is_number
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,13 +42,13 @@ class InFlight(Capacity):
 
     def set_expiry(self, expire_after: float) -> None:
         """Change how long a holder may hold, for those that start from now on."""
-        if not expire_after > 0:
+        if not (is_number(expire_after) and expire_after > 0):
             raise ConfigError(f"expire_after must be above 0 seconds; got {expire_after!r}")
         self.expire_after = expire_after
 
     def resize(self, limit: float) -> None:
         """Change the limit of every key."""
-        if isinstance(limit, bool) or not (isfinite(limit) and limit >= 0):
+        if isinstance(limit, bool) or not (is_number(limit, 0) and limit < inf):
             raise ConfigError(f"the limit must be a finite number, 0 or more; got {limit!r}")
         self.limit = limit
         self.opened.append(FULL)

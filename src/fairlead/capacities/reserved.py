@@ -20,6 +20,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING
 
 from fairlead.core.capacity import FULL, Capacity, Hold, Later
+from fairlead.core.checks import is_number
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -81,12 +82,16 @@ class Reserved(Capacity):
                 f"shares must be decimals such as 0.25; got {tuple(shares)}"
             ) from None
         lingers = (linger,) * count if isinstance(linger, int | float) else tuple(linger)
+        if not all(is_number(each, 0) for each in lingers):
+            raise ConfigError(
+                f"linger must be seconds, 0 or more, one number or one per class; got {linger!r}"
+            )
         if not count or any(len(given) != count for given in (floors, parts, lingers)):
             raise ConfigError("floors, shares and linger need one value per class, lowest first")
         if any(type(floor) is not int for floor in floors):
             raise ConfigError(f"floors must be whole numbers of slots; got {tuple(floors)}")
-        if min(floors) < 0 or min(parts) < 0 or not all(x >= 0 for x in lingers):
-            raise ConfigError("floors, shares and linger must be 0 or more")
+        if min(floors) < 0 or min(parts) < 0:
+            raise ConfigError("floors and shares must be 0 or more")
         self._floors, self._shares, self._linger = tuple(floors), parts, lingers
         self.lend = lend
 

@@ -5,12 +5,14 @@ Names come from users: nothing in them reaches a terminal as more than visible t
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from fairlead.cli.saying import note, say
+from fairlead.errors import StoreUnavailable
 from fairlead.jobs.showing import visible
 from fairlead.jobs.states import TERMINAL
 
@@ -188,21 +190,35 @@ async def _follow(
 ) -> RunRow | None:
     store = await operations.jobs.store()
     begun = time.monotonic()
-    pause, warned = 0.02, False
+    pause, warned, row, away = 0.02, False, None, False
     while True:
-        row = await operations.row(run)
-        tell(row)
-        if row.state in TERMINAL:
-            return row
-        passed = time.monotonic() - begun
-        if timeout is not None and passed >= timeout:
-            return None
-        if not warned and passed >= LONELY:
-            warned = True
-            if await store.leader() is None:
-                note(
-                    "no scheduler is running; start one with fairlead jobs serve --app module:jobs"
-                )
-        left = pause if timeout is None else min(pause, timeout - passed)
-        await store.wait_for_news(max(0.001, left))
+        try:
+            row = await operations.row(run)
+            away = False
+            tell(row)
+            if row.state in TERMINAL:
+                return row
+            if not warned and time.monotonic() - begun >= LONELY:
+                warned = True
+                if await store.leader() is None:
+                    note(
+                        "no scheduler is running; start one with fairlead jobs serve --app module:jobs"
+                    )
+            if (left := _left(begun, timeout, pause)) <= 0:
+                return None
+            await store.wait_for_news(left)
+        except StoreUnavailable as error:
+            if row is None:  # at the first look, the address may be wrong
+                raise
+            if not away:
+                away = True
+                note(f"{error}; waiting for it")
+            if (left := _left(begun, timeout, pause)) <= 0:
+                return None
+            await asyncio.sleep(left)
         pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _left(begun: float, timeout: float | None, pause: float) -> float:
+    """How long to wait for the next look: nothing if time is up."""
+    return pause if timeout is None else min(pause, begun + timeout - time.monotonic())

@@ -42,23 +42,28 @@ def place_of(url: str) -> Place:
 
     >>> place_of("http://127.0.0.1:8080/")
     Place(url='http://127.0.0.1:8080', secure=False, host='127.0.0.1', port=8080, path='')
+    >>> place_of("127.0.0.1:8080").url
+    'http://127.0.0.1:8080'
     """
     example = "write one such as http://127.0.0.1:8080"
+    whole = url if "//" in url else f"http://{url}"
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(whole)
         port = parts.port
     except ValueError:
         raise ConfigError(f"{shown(url)} is not a URL; {example}") from None
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigError(f"{shown(url)} is not the URL of a server; {example}")
     if parts.username or parts.password:
         raise ConfigError(
             "a URL with a password shows it to everybody; use --token or FAIRLEAD_TOKEN"
         )
+    # A single word is more likely a slip than a host.
+    word = whole != url and port is None
+    if parts.scheme not in {"http", "https"} or not parts.hostname or word:
+        raise ConfigError(f"{shown(url)} is not the URL of a server; {example}")
     secure = parts.scheme == "https"
     path = parts.path.rstrip("/")
     return Place(
-        url.rstrip("/"),
+        whole.rstrip("/"),
         secure,
         parts.hostname,
         port or (443 if secure else 80),

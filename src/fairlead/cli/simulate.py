@@ -13,6 +13,8 @@ import typer
 from fairlead.cli.carrying import carried_out
 from fairlead.errors import ConfigError
 
+MOST_MINUTES = 15.0  # that a server looks back
+
 ScenarioFile = Annotated[
     str, typer.Argument(metavar="SCENARIO", help="A scenario file: who comes when, with what work.")
 ]
@@ -120,8 +122,11 @@ def record(
         typer.Option("--out", metavar="FILE", help="Where to write it, such as incident.jsonl."),
     ],
     minutes: Annotated[
-        float, typer.Option("--minutes", metavar="M", help="How far back, 15 minutes at most.")
-    ] = 15.0,
+        float,
+        typer.Option(
+            "--minutes", metavar="M", help=f"How far back, {MOST_MINUTES:g} minutes at most."
+        ),
+    ] = MOST_MINUTES,
     token: Annotated[
         str | None,
         typer.Option(
@@ -137,8 +142,10 @@ def record(
     def do() -> int:
         from fairlead.cli.recording import fetch
 
-        if not 0 < minutes <= 24 * 60:  # nan is neither
-            raise ConfigError(f"--minutes must be above 0 and at most 1440; got {minutes:g}")
+        if not 0 < minutes <= MOST_MINUTES:  # nan is neither
+            raise ConfigError(
+                f"--minutes must be above 0 and at most {MOST_MINUTES:g}; got {minutes:g}"
+            )
         number = fetch(url, gate, minutes, out, token or None)
         typer.echo(f"{number:,} tickets of {gate} are in {out}.")
         if not number:

@@ -73,19 +73,17 @@ def doctor(
 ) -> Any:
     """Say whether this machine and a configuration are fit to serve.
 
-    Looks at extras, limits, addresses, databases and backends; exit code 1 if anything is wrong.
+    Looks at extras, limits, addresses, applications, databases and backends; exit code 1 if anything is wrong.
     """
     from fairlead.server import doctor as looking
 
-    found = list(looking.machine())
     if config is None and Path("fairlead.yaml").exists():
         config = Path("fairlead.yaml")
     if config is None:
-        found.append(
-            looking.Finding("configuration", "note", "there is none: fairlead init writes one")
-        )
+        said = "there is none: fairlead init writes one"
+        found = [*looking.machine(), looking.Finding("configuration", "note", said)]
     else:
-        found += _configured(str(config))
+        found = _configured(str(config))
     wrong = sum(one.grade == "wrong" for one in found)
     if json:
         typer.echo(
@@ -114,8 +112,8 @@ def _configured(path: str) -> list[Any]:
         loaded = load(path)
     except ModuleNotFoundError as error:
         said = f"{error.name} is needed to read it: pip install 'fairlead[serve]'"
-        return [looking.Finding("configuration", "wrong", said)]
-    found = list(looking.configuration(loaded))
+        return [*looking.machine(), looking.Finding("configuration", "wrong", said)]
+    found = [*looking.machine(looking.extras_of(loaded)), *looking.configuration(loaded)]
     if not loaded.problems:
         found += asyncio.run(looking.surroundings(loaded))
     return found

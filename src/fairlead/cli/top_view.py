@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 15.0  # seconds between two signs of life; the server gives one every ten
 COLUMNS = ("class", "run", "wait", "oldest", "p50", "p95", "p99", "in/s", "no/s")
+NAME = 14
 WIDTHS = (4, 5, 6, 6, 6, 6, 5, 5)
 WIDEST = 80
 
@@ -103,7 +104,7 @@ def table(url: str, snapshot: dict[str, Any]) -> RenderableType:
         slots = gate["slots"]
         total = "∞" if slots["total"] is None else f"{slots['total']:g}"
         lines.append((f"{visible(gate['id'])}  {slots['used']:g} of {total} slots", "cyan"))
-        lines += [(_line(_cells(one)), "") for one in gate["classes"]]
+        lines += [(line, "") for one in gate["classes"] for line in _class(one)]
     lines += [("", ""), *((said, "") for said in _rest(snapshot))]
     return Text("\n").join(Text(said, style) for said, style in lines)
 
@@ -111,10 +112,19 @@ def table(url: str, snapshot: dict[str, Any]) -> RenderableType:
 def _line(cells: Sequence[str]) -> str:
     return "  ".join(
         [
-            f"  {cells[0]:<14.14}",
+            f"  {cells[0]:<{NAME}}",
             *(f"{cell:>{wide}}" for cell, wide in zip(cells[1:], WIDTHS, strict=True)),
         ]
     )
+
+
+def _class(one: dict[str, Any]) -> Iterator[str]:
+    """Write a class; a name that is too long has a line of its own, for cut it could be that of another."""
+    name, *figures = _cells(one)
+    if len(name) > NAME:
+        yield f"  {name}"
+        name = ""
+    yield _line([name, *figures])
 
 
 def _cells(one: dict[str, Any]) -> list[str]:

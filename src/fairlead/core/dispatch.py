@@ -377,11 +377,11 @@ class Dispatcher:
         for ticket in list(self._claims):
             refusal = self.capacity.refusal(ticket, now)
             if refusal is None:
+                if self._charges:
+                    self.policy.charge(ticket, ticket.cost, now)
                 self._full = self.capacity.take(ticket, now) is True
                 self._start(ticket, now)
                 self._evictions.shield(ticket)  # what was started at the price of another stays
-                if self._charges:
-                    self.policy.charge(ticket, ticket.cost, now)
             elif refusal is NEVER:
                 self._refuse(ticket, now)
             else:

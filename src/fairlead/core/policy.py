@@ -10,6 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.core.capacity import STOP
+from fairlead.core.checks import is_number
 from fairlead.core.lanes import KeyLane, Lane, Order
 from fairlead.core.ticket import QueueLimit
 from fairlead.errors import ConfigError, PolicyError
@@ -69,7 +70,7 @@ class Policy:
 
     @limit.setter
     def limit(self, limit: int | None) -> None:
-        if limit is not None and (isinstance(limit, bool) or limit < 0):
+        if limit is not None and (isinstance(limit, bool) or not is_number(limit, 0)):
             raise ConfigError(f"a queue limit must be 0 or more, or None for none; got {limit!r}")
         self._limit = limit
         self.limited = limit is not None or self.nests
@@ -167,7 +168,7 @@ class Policy:
             del self._lanes[lane.name]  # label values come and go without end
 
     def charge(self, ticket: Ticket, amount: float, now: float) -> None:
-        """Account for work started past this policy, for a correction, or (negative) for a refund."""
+        """Account for work that starts past this policy, or, of a ticket that has started, for a correction."""
 
     def head(self, now: float) -> Ticket | None:
         """Tell the first candidate that is not parked."""

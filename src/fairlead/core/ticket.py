@@ -109,6 +109,14 @@ class Bare:
     committed: bool = False
     reason: QueueLimit | Evicted | str | None = None
 
+    @property
+    def patience(self) -> float | None:
+        """Seconds it would wait, for a record; None: as long as it takes.
+
+        A door whose policies shorten `wait_until` tells its caller's own here: a replay brings the policy again.
+        """
+        return None if self.wait_until == inf else self.wait_until - self.arrived_at
+
     def __repr__(self) -> str:
         name = self.seq if self.key is None else self.key
         return f"<{type(self).__name__} {name} {self.state.value}>"

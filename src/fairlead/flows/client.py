@@ -1,7 +1,8 @@
 """Ask a flow service over HTTP, from an event loop.  `SyncFlowClient` is the twin for threads.
 
 A client never stands in the way: if the service cannot be reached in time, a flow runs (or, where the client fails
-closed, does not), `flow.decision` is "unreachable", and nothing is raised.
+closed, does not), `flow.decision` is "unreachable", and nothing is raised.  A question the service cannot take (400,
+413, 422) was answered: such a flow is rejected.
 """
 
 from __future__ import annotations

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 
+def _name_of(function: Function) -> str:
+    """Tell what to call a function; refuse generators, whose bodies run after the call and so outside the flow."""
+    name = getattr(function, "__qualname__", None) or repr(function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise Misuse(
+            f"{name} is a generator function, whose body runs after the call: enter a flow() inside it instead"
+        )
+    return name
+
+
 class Decorating:
     """`decorate` for coroutine functions; `twin` names what is there for others."""
 
@@ -37,9 +47,10 @@ class Decorating:
         """
 
         def wrap(function: Function) -> Function:
+            name = _name_of(function)
             if not inspect.iscoroutinefunction(function):
                 raise Misuse(
-                    f"{function.__qualname__} is not a coroutine function: decorate it with a {self.twin}, "
+                    f"{name} is not a coroutine function: decorate it with a {self.twin}, "
                     "which can wait in a thread"
                 )
 
@@ -76,9 +87,10 @@ class BlockingDecorating:
         """
 
         def wrap(function: Function) -> Function:
+            name = _name_of(function)
             if inspect.iscoroutinefunction(function):
                 raise Misuse(
-                    f"{function.__qualname__} is a coroutine function: decorate it with a {self.twin}, "
+                    f"{name} is a coroutine function: decorate it with a {self.twin}, "
                     "for to wait here would stop its event loop"
                 )
 

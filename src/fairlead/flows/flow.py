@@ -96,6 +96,11 @@ class Flow(LeanTicket):
         self.queued_ahead = -1.0  # tokens that waited when it came; -1 if it did not wait
         self.accepted = self.ended = False
 
+    @property
+    def patience(self) -> float | None:
+        """What its caller said: neither the margin nor the limit of its workload."""
+        return self.timeout
+
     def should_run(self) -> bool:
         """Tell whether the work may be done."""
         return self.accepted
@@ -177,7 +182,7 @@ class Flow(LeanTicket):
         """Say that the work is done, and what it really cost, if that differs from what was charged.
 
         A second end, one of a flow that was refused, and one that comes after its tokens were given to others are
-        harmless: they return False and free nothing.
+        harmless: they return False and free nothing.  The last still settles a quota that is this process's own.
         """
         if tokens is not None and not 0 <= tokens < inf:
             raise Misuse(f"{self!r} cannot have spent {tokens!r}; give a finite number, 0 or more")

@@ -5,7 +5,8 @@
 - A limit is told as a limiter decision whose `component_id` is quota, concurrency or load.  A concurrency decision
   carries the `request_id` that FlowEnd gives back.
 - With `expect_end` false nobody will say when the work ends, so it counts as ended at once and holds no concurrency:
-  a slot that nobody can return would only keep others out until it expires.
+  a slot that nobody can return would only keep others out until it expires.  The same without a concurrency limit, for
+  then FlowEnd has no id to give back; how long such work takes is not known here, so no latency is learned from it.
 - A result found in the cache is accepted without asking any limit: the work need not be done.
 - `wait_time` is in whole seconds, rounded up: the clients cut the rest off, and would try again at once.
 - There are no ramps: `ramp_mode` changes nothing here.
@@ -165,11 +166,11 @@ class GrpcFlows:
             _fill(info.tokens_info, point, name, None if value is None else canonical(value))
         if not flow.accepted:
             return
-        if not expect_end:
-            point.end(flow, Outcome.IGNORED, None)
-        elif "concurrency" in parts:
+        if expect_end and "concurrency" in parts:
             info = reply.limiter_decisions[parts.index("concurrency")].concurrency_scheduler_info
             info.request_id = self.table.add(flow)
+        else:
+            point.end(flow, Outcome.IGNORED, None)
 
     async def flow_end(self, request: Any, context: Context) -> Any:
         """End flows; one that cannot be ended is told so, and fails nothing else."""

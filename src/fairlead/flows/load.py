@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from fairlead.capacities.learned import Gradient2, LearnedLimit, Vegas
@@ -10,7 +9,15 @@ from fairlead.capacities.load import LoadBucket
 from fairlead.errors import ConfigError
 from fairlead.flows.conditions import holds
 from fairlead.flows.controllers import AIAD, AIMD, PID, Controller, RangeDriven, Strategy, Threshold
-from fairlead.flows.signals import CpuUtilization, Latency, Learned, PostedSignals, Reading, Signal
+from fairlead.flows.signals import (
+    CpuUtilization,
+    Latency,
+    Learned,
+    PostedSignals,
+    Reading,
+    Signal,
+    percentile_of,
+)
 from fairlead.flows.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -21,7 +28,6 @@ if TYPE_CHECKING:
     from fairlead.flows.settings import Load
 
 LEARNERS: dict[str, Callable[[], LearnedLimit]] = {"vegas": Vegas, "gradient2": Gradient2}
-_PERCENTILE = re.compile(r"latency_p([0-9]{1,2}(?:\.[0-9]+)?)")
 
 
 class LoadControl:
@@ -51,9 +57,9 @@ class LoadControl:
         self._next_step = 0.0
 
     def _source(self, name: str, posted: PostedSignals) -> Signal:
-        found = _PERCENTILE.fullmatch(name)
-        if found is not None:
-            self.latencies.append(Latency(float(found[1]) / 100))
+        share = percentile_of(name)
+        if share is not None:
+            self.latencies.append(Latency(share))
             return self.latencies[-1]
         if name == "cpu":
             return CpuUtilization()
@@ -117,6 +123,7 @@ def _strategy(settings: Load, setpoint: float) -> Strategy:
             kd=gains.kd,
             overload_condition=settings.overload_condition,
             min_load_multiplier=settings.min_load_multiplier,
+            max_load_multiplier=settings.max_load_multiplier,
         )
     low, high = settings.low_throttle_threshold, settings.high_throttle_threshold
     if low is None or high is None:

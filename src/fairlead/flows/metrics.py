@@ -133,6 +133,11 @@ def _gauges(points: list[Point]) -> Iterator[Metric]:
             ("bucket_level", "Tokens in the quota's one bucket.", _level),
             ("load_multiplier", "Part of the recent load that passes; absent: all.", _multiplier),
             (
+                "wanted_load_multiplier",
+                "Part of the recent load that would pass if nothing ran dry; absent: all.",
+                _wanted,
+            ),
+            (
                 "fairness_index",
                 "Jain's index of service by weight.",
                 lambda one: one.counts.fairness_index(),
@@ -178,6 +183,11 @@ def _level(point: Point) -> float | None:
 def _multiplier(point: Point) -> float | None:
     decision = point.load.decision if point.load is not None else None
     return decision.load_multiplier if decision is not None else None
+
+
+def _wanted(point: Point) -> float | None:
+    decision = point.load.decision if point.load is not None else None
+    return decision.wanted if decision is not None else None
 
 
 def _limit(point: Point) -> float | None:

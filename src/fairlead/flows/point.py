@@ -16,7 +16,7 @@ from fairlead.core.ticket import DONE, EXPIRED, REFUSED, RUNNING, UNSET, WAITING
 from fairlead.flows.counts import MOST_WORKLOADS, Counts
 from fairlead.flows.leavers import Leavers
 from fairlead.flows.order import order_of, policy_of
-from fairlead.flows.parts import CONCURRENCY, RETRY, Parts
+from fairlead.flows.parts import CONCURRENCY, QUOTA, RETRY, Parts, keyed
 from fairlead.flows.signals import PostedSignals
 from fairlead.flows.window import WindowMean
 from fairlead.flows.workloads import Resolver
@@ -300,6 +300,8 @@ class Point:
             self.queued -= flow.cost
             self.leavers.leave(flow)
         self.counts.rejected(flow)
+        if self.load is not None:
+            self.load.throttle.answered(flow.cost, False, self.runtime.now())
 
     def retry_after(self, flow: Flow, now: float) -> float | None:
         """Tell when it may be worth asking again: never, if it can never fit."""
@@ -338,8 +340,18 @@ class Point:
             self._learn(flow, outcome, now)
         if flow.state is DONE:
             return True
-        counts.late_ends += 1  # its tokens had been given to others
+        counts.late_ends += 1  # its room had been given to others; what a quota charged had not
+        if tokens is not None:
+            self._settle_late(flow, tokens, now)
         return False
+
+    def _settle_late(self, flow: Flow, tokens: float, now: float) -> None:
+        """Correct what a quota charged a flow that the gate does not know any more."""
+        said = self.settings.quota
+        if said is not None and not self.parts.shared:
+            by = keyed(said.limit_by_label_key)
+            key = None if by is None else by(flow)
+            self.runtime.adjust(Change(QUOTA, "correct", (flow.cost - tokens, key, now)))
 
     def _learn(self, flow: Flow, outcome: Outcome, now: float) -> None:
         latency = now - flow.started_at

@@ -10,7 +10,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairlead.config import shown
-from fairlead.errors import ConfigError, NeverFits, Refused, WaitedTooLong
+from fairlead.errors import ConfigError, Misuse, NeverFits, Refused, WaitedTooLong
+from fairlead.flows.settings import MOST_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,6 +24,8 @@ CHECK_TIMEOUT = 0.2  # seconds a flow may wait, if nobody says otherwise
 # Seconds beyond the flow's own timeout: a service that is slow to answer must not turn its refusals into admissions.
 ANSWER_GRACE = 0.25
 END_TIMEOUT = 2.0
+# The service was reached and cannot take the question: to run would let anyone pass who makes up odd labels.
+UNUSABLE = frozenset({400, 413, 422})
 KEPT = 15.0  # seconds a connection is kept for the next flow; the service keeps it for 60
 
 
@@ -90,7 +93,12 @@ class RemoteFlow:
             self.retry_after = said.get("retry_after")
         else:
             detail = said.get("detail") if isinstance(said, dict) else None
-            self.lost(f"the service answered {status}: {detail or 'not as a flow service does'}")
+            why = f"the service answered {status}: {detail or 'not as a flow service does'}"
+            if status in UNUSABLE:
+                self.decision, self.reject_reason = "rejected", "invalid"
+                self.denied_status, self.message = status, f"{self.control_point}: {why}"
+            else:
+                self.lost(why)
             return
         self.ignored = tuple(said.get("ignored_labels", ()))
 
@@ -103,10 +111,18 @@ class RemoteFlow:
 
     def to_end(self, status: str, tokens: float | None) -> bytes | None:
         """Write what ends it, once; None if there is nothing to end."""
+        if tokens is not None and not 0 <= tokens <= MOST_TOKENS:
+            raise Misuse(
+                f"{self.control_point}: a flow cannot have spent {shown(tokens)}; "
+                f"give a number from 0 to {MOST_TOKENS:g}"
+            )
         if self.ended or self.flow_id is None:
             return None
         self.ended = True
-        said: dict[str, Any] = {"flow_id": self.flow_id, "status": status}
+        said: dict[str, Any] = {
+            "flow_id": self.flow_id,
+            "status": "error" if status == "error" else "ok",
+        }
         if tokens is not None:
             said["tokens"] = tokens
         return json.dumps(said).encode()

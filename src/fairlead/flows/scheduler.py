@@ -165,6 +165,7 @@ class FlowScheduler(Decorating, Points):
             point.home = NOWHERE  # the next flow joins again
         if self._ticker is not None:
             self._ticker.cancel()
+            self._ticker = None
         if self.ledger is not None:
             self._joined = None
             await self.ledger.stop()

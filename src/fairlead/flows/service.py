@@ -14,6 +14,7 @@ from fairlead.config import shown
 from fairlead.flows.ahead import Ahead, begin
 from fairlead.flows.openapi import document
 from fairlead.flows.settings import MOST_TOKENS
+from fairlead.flows.signals import LARGEST
 from fairlead.flows.table import FlowTable
 from fairlead.serving.access import authorize
 from fairlead.serving.http import Answer, Body, Problem, answer, read_json, retry_header
@@ -31,11 +32,8 @@ DENIED = 503  # where no control point says otherwise
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"  # no control characters
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=PRINTABLE)]
-Text = Annotated[str, StringConstraints(pattern=PRINTABLE)]
-Labels = Annotated[
-    dict[Text, Text],
-    Field(max_length=MOST_LABELS, json_schema_extra={"additionalProperties": False}),
-]
+# Any texts: labels are often made of what strangers send, and `canonical` makes them harmless.
+Labels = Annotated[dict[str, str], Field(max_length=MOST_LABELS)]
 
 
 class CheckBody(Body):
@@ -61,7 +59,7 @@ class EndBody(Body):
 class SignalBody(Body):
     """What `POST /v1/signals/{name}` takes."""
 
-    value: float
+    value: Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
 
 class FlowService(Application):

@@ -1,8 +1,8 @@
 """Flows as a process: HTTP and gRPC over one scheduler on one event loop, from start-up to a graceful end.
 
-On the first SIGTERM or SIGINT nothing more is accepted, `/readyz` says so, and those who wait may get their turn for as
-long as `GRACE` allows; then, or on the second signal, they are refused.  Nobody is left without an answer: to most
-clients that would be as good as a yes.
+On the first SIGTERM or SIGINT every new check is refused, `/readyz` says so, and flows can still be ended, so that
+those who wait get their turn, for as long as `GRACE` allows; then, or on the second signal, they are refused.  Nobody
+is left without an answer: to most clients that would be as good as a yes.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
+from fairlead.core.ticket import WITHDRAWN
 from fairlead.documents.values import is_loopback, split_address
 from fairlead.documents.watching import Watch
 from fairlead.errors import ConfigError
 from fairlead.flows.loading import load, load_content
-from fairlead.flows.scheduler import FlowScheduler
+from fairlead.flows.scheduler import AsyncFlow, FlowScheduler
 from fairlead.flows.service import FlowService
 from fairlead.flows.table import FlowTable
 from fairlead.runtime import plain_gates
+from fairlead.runtime.viewing import GateView
 from fairlead.serving import process
 from fairlead.serving.limits import USUAL
 from fairlead.serving.listener import LAST_MOMENT, Listener, written_address
@@ -25,15 +27,64 @@ from fairlead.serving.logs import set_up_logging
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from fairlead.flows.flow import Flow
     from fairlead.flows.loading import Loaded
+    from fairlead.flows.point import Point
     from fairlead.runtime import MakeGates
     from fairlead.serving.limits import Limits
 
 HTTP = "127.0.0.1:8088"  # if nothing else is asked for
-GRACE = 10.0  # seconds for what waits when the end is near
+GRACE = 10.0  # seconds for what waits or runs when the end is near
+LOOK = 0.05  # seconds between two looks at whether anything still does
 LONGEST_END = 86_400.0
+
+
+class LateFlow(AsyncFlow):
+    """A flow that comes when the end is near: it is refused without waiting."""
+
+    async def __aenter__(self) -> Self:
+        point = self.point
+        if point is None:
+            return await super().__aenter__()  # nothing limits it, and nothing is to be ended
+        point.prepare(self, self.scheduler.now())
+        _turn_away(self)
+        self.state = WITHDRAWN
+        point.answered(self, self.scheduler.now())
+        return self
+
+
+class EndingFlows(FlowScheduler):
+    """A scheduler that can come to its end: then it lets nobody new in."""
+
+    draining = False
+
+    def flow(
+        self,
+        control_point: str,
+        labels: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> AsyncFlow:
+        if self.draining:
+            return LateFlow(control_point, labels, self, self.points.get(control_point))
+        return super().flow(control_point, labels, timeout)
+
+    def unfinished(self) -> bool:
+        """Tell whether anybody waits, or holds what others could have."""
+        return any(
+            point.gate.waiting or (point.gate.active and _is_held(point))
+            for point in self.points.values()
+        )
+
+
+def _is_held(point: Point) -> bool:
+    """Tell whether what runs at a point gives anything back when it ends; else many never say that they have."""
+    return point.parts.concurrency is not None or isinstance(point.gate, GateView)
+
+
+def _turn_away(flow: Flow) -> None:
+    flow.reason, flow.retry_after = "the service is shutting down", 1.0
 
 
 class GrpcListener:
@@ -90,7 +141,7 @@ class FlowServer:
                 )
         self._loaded = loaded
         self._http, self._grpc, self._token, self._limits = http, grpc, token, limits
-        self.flows = FlowScheduler(loaded.settings, gates)
+        self.flows = EndingFlows(loaded.settings, gates)
         self.table = FlowTable()
         self.service = FlowService(self.flows, token=token, table=self.table)
         self.http: Listener | None = None
@@ -116,12 +167,17 @@ class FlowServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.service.draining = True
+        self.service.draining = self.flows.draining = True
+        clock = asyncio.get_running_loop().time
+        until = clock() + self.grace
+        hurried = asyncio.create_task(self._hurried.wait())
+        while self.flows.unfinished() and not hurried.done() and clock() < until:
+            await asyncio.wait({hurried}, timeout=min(LOOK, until - clock()))
         listeners = [one for one in (self.http, self.grpc) if one is not None]
         ending = asyncio.gather(*(one.end() for one in listeners))
-        hurried = asyncio.create_task(self._hurried.wait())
         soon: set[asyncio.Future[Any]] = {ending, hurried}
-        await asyncio.wait(soon, timeout=self.grace, return_when=asyncio.FIRST_COMPLETED)
+        left = max(0.0, until - clock())
+        await asyncio.wait(soon, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         if not ending.done():
             self._turn_away()
@@ -138,7 +194,7 @@ class FlowServer:
             waiters: list[Any] = point.gate.waiters()
             point.runtime.withdraw(waiters)
             for flow in waiters:
-                flow.reason, flow.retry_after = "the service is shutting down", 1.0
+                _turn_away(flow)
                 flow.told()
 
     def hurry(self) -> None:

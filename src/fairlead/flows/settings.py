@@ -6,7 +6,6 @@ Every model refuses keys it does not know.
 from __future__ import annotations
 
 import re
-from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -14,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -21,6 +21,8 @@ from pydantic import (
 from fairlead.config import seconds, shown
 from fairlead.documents.values import Duration, DurationOrZero, Flag, Model
 from fairlead.errors import ConfigError
+from fairlead.flows.controllers import SHORTEST_PERIOD
+from fairlead.flows.signals import finite, percentile_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,7 +152,22 @@ class Gradient(Model):
 
     slope: Finite = -1.0
     min_gradient: Finite = 0.1
-    max_gradient: Finite = 1.0
+    max_gradient: Finite = Field(default=1.0, validate_default=True)
+
+    @field_validator("slope")
+    @classmethod
+    def _has_a_direction(cls, given: float) -> float:
+        if given == 0:
+            raise ValueError("must be below 0 (the signal rises with load) or above 0; got 0")
+        return given
+
+    @field_validator("max_gradient")
+    @classmethod
+    def _not_below_the_least(cls, given: float, others: ValidationInfo) -> float:
+        least = others.data.get("min_gradient", given)
+        if given < least:
+            raise ValueError(f"must have max_gradient >= min_gradient; got {given:g} < {least:g}")
+        return given
 
 
 class Threshold(Model):
@@ -190,14 +207,31 @@ class Load(Model):
     workload_latency_based_tokens: Flag = False  # as in the scheduler
     dry_run: Flag = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _largest_of_pid(cls, given: Any) -> Any:
+        """A PID rests at its largest multiplier: from above 1 it would throttle late, so its default is 1."""
+        if isinstance(given, dict) and given.get("controller") == "pid":
+            return {"max_load_multiplier": 1.0} | given
+        return given
+
+    @field_validator("signal", "confirmation")
+    @classmethod
+    def _is_no_broken_percentile(cls, given: str | None) -> str | None:
+        if given is not None:
+            percentile_of(given)
+        return given
+
     @field_validator("setpoint")
     @classmethod
-    def _readable(cls, given: Any) -> Any:
+    def _readable(cls, given: Any, others: ValidationInfo) -> Any:
         if given == "learned":
             return given
         if isinstance(given, int | float) and not isinstance(given, bool):
-            if not isfinite(given):
+            if finite(given) is None:
                 raise ValueError("must be a finite number, a duration such as 250ms, or learned")
+            if given == 0 and others.data.get("controller") == "pid":
+                raise ValueError("must not be 0 for controller: pid, which divides by it")
             return given
         try:
             return seconds(given, "it")
@@ -205,6 +239,32 @@ class Load(Model):
             raise ValueError(
                 f"must be a number, a duration such as 250ms, or learned; got {shown(given)}"
             ) from None
+
+    @field_validator("period")
+    @classmethod
+    def _not_too_short(cls, given: float) -> float:
+        if given < SHORTEST_PERIOD:
+            raise ValueError(f"must be {SHORTEST_PERIOD * 1000:g}ms or more; got {given:g} s")
+        return given
+
+    @field_validator("min_load_multiplier")
+    @classmethod
+    def _below_the_largest(cls, given: float, others: ValidationInfo) -> float:
+        most = others.data.get("max_load_multiplier")
+        if most is not None and given >= most:
+            raise ValueError(f"must be below max_load_multiplier, {most:g}; got {given:g}")
+        return given
+
+    @field_validator("high_throttle_threshold")
+    @classmethod
+    def _apart(cls, high: Threshold | None, others: ValidationInfo) -> Threshold | None:
+        low = others.data.get("low_throttle_threshold")
+        if high is not None and low is not None and low.signal_value == high.signal_value:
+            raise ValueError(
+                "must have another signal_value than low_throttle_threshold; "
+                f"both have {low.signal_value:g}"
+            )
+        return high
 
     @model_validator(mode="after")
     def _range_has_ends(self) -> Self:

@@ -8,15 +8,19 @@ that are fed (latencies, posted values) are handed `now` with each value; only `
 from __future__ import annotations
 
 import os
+import re
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from fairlead.config import shown
 from fairlead.errors import ConfigError
 from fairlead.flows.window import Percentile, WindowMean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+LARGEST = 1e300  # what is larger may become infinite in a sum or a quotient
 
 
 class Signal(Protocol):
@@ -182,7 +186,9 @@ class Posted:
         """Take a new value; NaN and infinities are refused, and the last value stands."""
         known = finite(value)
         if known is None:
-            raise ConfigError(f"a signal must be a finite number; got {value!r}")
+            raise ConfigError(
+                f"a signal must be a finite number, from -1e300 to 1e300; got {value!r}"
+            )
         self._value, self._until = known, now + self._expire_after
 
     def read(self, now: float) -> float | None:
@@ -221,8 +227,24 @@ class PostedSignals:
         return sorted(self._signals)
 
 
+def percentile_of(name: str) -> float | None:
+    """Read the share that a signal's name asks for; None if it is none of latencies.
+
+    >>> percentile_of("latency_p95"), percentile_of("latency_pump")
+    (0.95, None)
+    """
+    if re.match("latency_p[0-9]", name) is None:
+        return None
+    found = re.fullmatch(r"latency_p([0-9]+(?:\.[0-9]+)?)", name)
+    if found is None or not 0 < float(found[1]) <= 100:
+        raise ConfigError(
+            f"must be a percentile above 0 and up to 100, such as latency_p95; got {shown(name)}"
+        )
+    return float(found[1]) / 100
+
+
 def finite(value: object) -> float | None:
     """Read a number; None if it is none, or not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) <= 1e300 else None
+    return float(value) if abs(value) <= LARGEST else None

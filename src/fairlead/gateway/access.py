@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from fairlead.gateway.settings import CLASSES
+from fairlead.serving.http import ANSWERED
 
 if TYPE_CHECKING:
     from fairlead.gateway.exchange import Exchange
@@ -19,7 +20,7 @@ def write(scope: Any, exchange: Exchange) -> None:
     line = {
         "method": scope["method"],
         "path": scope["path"][:1000],
-        "status": exchange.status,
+        "status": scope.get(ANSWERED, exchange.status),
         "class": CLASSES[exchange.rank],
         "requested": CLASSES[exchange.requested],
         "tenant": exchange.tenant,

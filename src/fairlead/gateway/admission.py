@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from collections import Counter, OrderedDict
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fairlead.core.ticket import WITHDRAWN
 from fairlead.gateway import priority
@@ -17,8 +17,10 @@ from fairlead.gateway.tenants import Tenants
 from fairlead.runtime import plain_gates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterable, Mapping
 
+    from fairlead.core import Ticket
+    from fairlead.gateway.exchange import Exchange
     from fairlead.gateway.settings import Settings
     from fairlead.runtime import MakeGates
 
@@ -48,12 +50,29 @@ ONLY = ""  # the name of the pool, where there is but one
 DEFAULT_POOL = "default"  # how that one is called outside
 
 
+class Backends(Protocol):
+    """What there is to know of a fleet."""
+
+    @property
+    def lists_models(self) -> bool:
+        """Whether it depends on the model who may run a request."""
+
+    def pool_of(self, model: str | None) -> str | None:
+        """Name the pool of a model; None if nobody serves it, or none was named and it matters."""
+
+    def runs(self, model: str | None) -> bool:
+        """Whether somebody can take a call for a model now."""
+
+    def may_run(self, model: str | None) -> bool:
+        """Whether it is worth it to wait for somebody who can."""
+
+
 class Admission:
     """Decides for every request of a gateway; belongs to one event loop, the first that asks it."""
 
     def __init__(self, config: Any, gates: MakeGates = plain_gates) -> None:
         self._gates = gates
-        self._pool_of: Callable[[str | None], str | None] | None = None
+        self._fleet: Backends | None = None
         self._capacities: Mapping[str, int] = {}
         self._tokens: OrderedDict[bytes, int] = OrderedDict()
         self.pools: dict[str, Pool] = {}
@@ -105,16 +124,16 @@ class Admission:
         self.metrics.reloads += 1
         for pool in self.pools.values():
             pool.retune(self.tuning)
-        if self._pool_of is None:
+        if self._fleet is None:
             slots = loaded.settings.capacity
             self._capacities = {ONLY: self._limit if slots is None else slots}
         self.set_capacities(self._capacities)
 
     # Pools
 
-    def follow(self, pool_of: Callable[[str | None], str | None]) -> None:
-        """Take capacity from a fleet, which tells the pool of a model; until it does there is none."""
-        self._pool_of = pool_of
+    def follow(self, fleet: Backends) -> None:
+        """Take capacity from a fleet; until it tells of some there is none."""
+        self._fleet = fleet
         self.set_capacities({})
 
     def set_capacities(self, capacities: Mapping[str, int]) -> None:
@@ -122,25 +141,53 @@ class Admission:
         self._capacities = capacities
         if self.plain:
             # The limiter counts requests, not what upstreams can take; but none can take some.
-            alive = any(capacities.values()) if self._pool_of is not None else True
+            alive = any(capacities.values()) if self._fleet is not None else True
             capacities = {ONLY: self._limit if alive else 0}
-        for name, total in capacities.items():
+        for name in capacities:
             if name not in self.pools:
                 gate = self._gates(name or DEFAULT_POOL)
                 self.pools[name] = Pool(name, self.tuning, gate, self.sharing)
-            self.pools[name].resize(total, self.ceilings.get(name))
-        for name in [name for name in self.pools if name not in capacities]:
+        gone = [pool for name, pool in self.pools.items() if name not in capacities]
+        taken = self._taken_by(gone)
+        for name, total in capacities.items():
             pool = self.pools[name]
+            pool.on_end = None
+            pool.resize(total, self.ceilings.get(name), taken[name])
+            self._send_away(pool, self._hopeless(pool))
+        for pool in gone:
+            pool.on_end = self._follow_on
             pool.resize(0)
-            waiters = pool.gate.waiters()
-            pool.runtime.withdraw(waiters)
-            for waiter in waiters:
-                if waiter.state is WITHDRAWN:  # a verb tells of others, not of those it was given
-                    waiter.told()  # type: ignore[attr-defined]
+            self._send_away(pool, pool.gate.waiters())
             if not pool.gate.active:
-                del self.pools[name]
+                del self.pools[pool.name]
                 if self.sharing is not None:
-                    self.sharing.leave(name)
+                    self.sharing.leave(pool.name)
+
+    def _follow_on(self) -> None:
+        self.set_capacities(self._capacities)
+
+    def _taken_by(self, gone: Iterable[Pool]) -> Counter[str]:
+        """Count what pools that are no more still run, by the pool of its model now, which has so much less to give."""
+        heirs = [self.pool(ticket.model) for pool in gone for ticket in pool.gate.holders]  # type: ignore[attr-defined]
+        return Counter(heir.name for heir in heirs if heir is not None)
+
+    def _hopeless(self, pool: Pool) -> list[Ticket]:
+        """Tell who waits for upstreams that are all down."""
+        if self._fleet is None:
+            return []
+        waiters = pool.gate.waiters()
+        models = {waiter.model for waiter in waiters}  # type: ignore[attr-defined]
+        lost = {model for model in models if not self._fleet.may_run(model)}
+        return [waiter for waiter in waiters if waiter.model in lost] if lost else []  # type: ignore[attr-defined]
+
+    def _send_away(self, pool: Pool, waiters: list[Ticket]) -> None:
+        """Have some ask anew: another pool may have room, or somebody has to tell them that none has."""
+        if not waiters:
+            return
+        pool.runtime.withdraw(waiters)
+        for waiter in waiters:
+            if waiter.state is WITHDRAWN:  # a verb tells of others, not of those it was given
+                waiter.told()  # type: ignore[attr-defined]
 
     def limit(self, name: str, ceiling: int | None) -> None:
         """Use no more slots of a pool than this, whatever upstreams can take; None to use all again."""
@@ -152,15 +199,25 @@ class Admission:
 
     def pool(self, model: str | None) -> Pool | None:
         """Tell the pool of a request; None if nobody serves its model."""
-        if self.plain or self._pool_of is None:
-            return self.pools.get(ONLY)
-        name = self._pool_of(model)
+        name: str | None = ONLY
+        if self._fleet is not None:
+            name = self._fleet.pool_of(model)
+        if self.plain and (name is not None or model is None):
+            name = ONLY
         return None if name is None else self.pools.get(name)
+
+    def runs(self, exchange: Exchange) -> bool:
+        """Whether a request could run, were there room in its pool; who has waited already may wait a little longer."""
+        if self._fleet is None:
+            return True
+        if exchange.moved:
+            return self._fleet.may_run(exchange.model)
+        return exchange.model is None or self._fleet.runs(exchange.model)
 
     @property
     def reads_model(self) -> bool:
-        """Whether the pool, or behind the plain limiter the upstream, depends on what the body says."""
-        return self._pool_of is not None and self.settings.pool_by == "model"
+        """Whether the pool or the upstream of a request depends on what its body says."""
+        return self._fleet is not None and self._fleet.lists_models
 
     # Preempted clients that come back
 

@@ -80,8 +80,9 @@ def _heed(
 ) -> Failure | None:
     """Read what a request says of its body and its wishes."""
     limit = admission.body_limit
-    if CONTENT_TYPE in fields and scope["method"] == "POST" and _is_json(fields):
-        exchange.reads_tier = rank is None and not admission.plain and openai_form(scope["path"])
+    if CONTENT_TYPE in fields and _is_json(fields):
+        asks = rank is None and not admission.plain and scope["method"] == "POST"
+        exchange.reads_tier = asks and openai_form(scope["path"])
         exchange.reads_body = exchange.reads_tier or admission.reads_model
     if priority.REQUEST_TIMEOUT in fields or priority.GRPC_TIMEOUT in fields:
         exchange.own_limit = priority.own_wait_limit(fields)
@@ -98,25 +99,27 @@ def _heed(
     return None
 
 
-async def read_body(admission: Admission, exchange: Exchange) -> tuple[Failure | None, str | None]:
-    """Read the body before admission, for what it says of the request; tell the model it names."""
+async def read_body(admission: Admission, exchange: Exchange) -> Failure | None:
+    """Read the body before admission, for what it says of the request."""
     exchange.body = Body(exchange.raw_receive, admission.body_limit)
     try:
         body = await exchange.body.read()
     except BodyTooLarge:
-        return too_large(admission.body_limit), None
+        return too_large(admission.body_limit)
     if body is None:
-        admission.metrics.refused[exchange.requested, count.CLIENT_GONE] += 1
+        clamp(admission, exchange)
+        admission.metrics.refused[exchange.rank, count.CLIENT_GONE] += 1
         exchange.outcome = count.CLIENT_GONE
         exchange.status = 499
-        return None, None
+        return None
     try:
         said = _peek.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None, None  # not ours to complain of: the application will
+        return None  # not ours to complain of: the application will
     if exchange.reads_tier:
         exchange.requested = priority.tier_rank(said.service_tier)
-    return None, said.model if isinstance(said.model, str) else None
+    exchange.model = said.model if isinstance(said.model, str) else None
+    return None
 
 
 def clamp(admission: Admission, exchange: Exchange) -> None:

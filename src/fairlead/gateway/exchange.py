@@ -53,6 +53,8 @@ class Exchange(LeanTicket):
         "keeps_head",
         "member",
         "metrics",
+        "model",
+        "moved",
         "outcome",
         "own_limit",
         "pool_of_slots",
@@ -96,6 +98,8 @@ class Exchange(LeanTicket):
         self.rank = self.requested = DEFAULT
         self.own_limit: float | None = None  # the wait it would accept
         self.reads_body = self.reads_tier = False  # before it asks
+        self.model: str | None = None  # that its body names, if somebody wants to know
+        self.moved = False  # from a pool that is no more
         self.body: Body | None = None  # None: left to the server
         self.waiter: asyncio.Future[None] | None = None
         self.task: asyncio.Task[Any] | None = None  # to be cancelled if it is preempted
@@ -106,12 +110,17 @@ class Exchange(LeanTicket):
         self.outcome: str | None = None  # once it has ended
         self.status = 0
 
+    @property
+    def patience(self) -> float | None:
+        """What the request itself said, and not its class."""
+        return self.own_limit
+
     # Asking for a slot
 
-    def offer(self, pool: Pool) -> None:
-        """Ask; `state` is the answer.  It stays NEW where there is no capacity at all."""
-        self.pool_of_slots = pool
-        if not pool.capacity.total:
+    def offer(self) -> None:
+        """Ask; `state` is the answer.  It stays NEW where there is no capacity at all, unless it has waited before."""
+        pool = self.pool_of_slots
+        if not (pool.slots or self.moved):
             return
         tuning, rank = pool.tuning, self.rank
         self.can_preempt = tuning.can_preempt[rank]
@@ -173,6 +182,7 @@ class Exchange(LeanTicket):
         self.scopes = ()
         self.place = None
         self.promoted = False
+        self.moved = True
         if self.wait_until < inf:  # the old gate's heap must not take it for its own
             self.wait_until = nextafter(self.wait_until, -inf)
 
@@ -291,6 +301,8 @@ class Exchange(LeanTicket):
         pool = self.pool_of_slots
         pool.runtime.finish(self)
         pool.finished.append(pool.gate.now)
+        if pool.on_end is not None:
+            pool.on_end()
 
 
 async def _nothing() -> None:

@@ -17,7 +17,7 @@ import aiohttp
 
 from fairlead.errors import Misuse
 from fairlead.gateway import settings as described
-from fairlead.gateway.reservations import connected
+from fairlead.gateway.reservations import connected, pool_name
 from fairlead.gateway.upstream import Upstream, look
 from fairlead.gateway.values import MOST_SLOTS
 
@@ -45,7 +45,7 @@ class Fleet:
         for given in settings.upstreams:
             self._upstreams[given.url] = Upstream(given, from_file=True)
         self._regroup()
-        self._last = self.capacities()
+        self._last = self._standing()
 
     async def start(self) -> None:
         """Begin to look at every backend; return after the first look at each, or when its time is up."""
@@ -114,14 +114,28 @@ class Fleet:
 
     def pool_of(self, model: str | None) -> str | None:
         """Name the pool that runs a model; None if no backend knows it, or none was named and it matters."""
+        every = self._upstreams.values()
+        if every and model is not None and not any(one.serves(model) for one in every):
+            return None
         if self._settings.pool_by is None:
             return ""
         if model is not None and model in self._pool_of:
             return self._pool_of[model]
-        anything = len(self._pools) == 1 and (
-            model is None or any(member.models is None for member in self._upstreams.values())
+        return next(iter(self._pools)) if len(self._pools) == 1 else None
+
+    def runs(self, model: str | None) -> bool:
+        """Tell whether a backend that serves a model can take a call now."""
+        return any(
+            upstream.usable and upstream.capacity > 0 and upstream.serves(model)
+            for upstream in self._upstreams.values()
         )
-        return next(iter(self._pools)) if anything else None
+
+    def may_run(self, model: str | None) -> bool:
+        """Tell whether a backend that serves a model is well, or has not been looked at yet."""
+        return any(
+            (upstream.usable or upstream.awaited) and upstream.serves(model)
+            for upstream in self._upstreams.values()
+        )
 
     def choose(self, model: str | None, exclude: Collection[Upstream] = ()) -> Upstream | None:
         """Choose the least loaded backend for a model, of equally loaded ones the least recently used."""
@@ -205,7 +219,7 @@ class Fleet:
                     level = logging.INFO if found.healthy else logging.WARNING
                     state = "healthy" if found.healthy else "unhealthy"
                     log.log(level, "upstream %s is %s", upstream.url, state)
-                upstream.healthy = found.healthy
+                upstream.healthy, upstream.awaited = found.healthy, False
                 self._changed()
             if not seen.done():
                 seen.set_result(None)
@@ -220,19 +234,26 @@ class Fleet:
                 await asyncio.sleep(min(interval, LOST_INTERVAL))
 
     def _changed(self) -> None:
-        now = self.capacities()
+        now = self._standing()
         if now != self._last:
             self._last = now
             self._on_change()
 
+    def _standing(self) -> tuple[dict[str, int], list[str]]:
+        """Tell what others follow: the slots, and who is down."""
+        every = self._upstreams.values()
+        return self.capacities(), [one.url for one in every if not (one.healthy or one.awaited)]
+
     def _regroup(self) -> None:
         members = list(self._upstreams.values())
-        if self._settings.pool_by is None:
+        by_model = self._settings.pool_by is not None
+        self.lists_models = by_model or any(member.models is not None for member in members)
+        if not by_model:
             self._pools, self._pool_of = {"": members}, {}
             return
         self._pools, self._pool_of = {}, {}
         for group in connected(members):
             models = sorted({model for member in group for model in member.models or ()})
-            name = ",".join(models)
+            name = pool_name(models)
             self._pools[name] = group
             self._pool_of.update(dict.fromkeys(models, name))

@@ -76,22 +76,18 @@ class PriorityMiddleware:
             self._begin()
         exchange = Exchange(admission.metrics, receive, send)
         try:
-            failure, model = asking.identify(admission, scope, exchange), None
+            failure = asking.identify(admission, scope, exchange)
             if exchange.reads_body and failure is None:
-                failure, model = await asking.read_body(admission, exchange)
+                failure = await asking.read_body(admission, exchange)
             if failure is None and exchange.outcome is None:
                 asking.clamp(admission, exchange)
-                pool = admission.pool(model)
-                if pool is None:
-                    failure = _nobody_serves(model)
-                else:
-                    exchange.offer(pool)
+                failure = self._ask(exchange)
             try:
                 if exchange.state is WAITING:
-                    failure = await self._wait(exchange, model)
+                    failure = await self._wait(exchange)
                 if exchange.state is RUNNING:
-                    if model is not None:
-                        scope["fairlead.model"] = model
+                    if exchange.model is not None:
+                        scope["fairlead.model"] = exchange.model
                     if exchange.body is not None:
                         receive = exchange.body.receive
                     await self.app(scope, receive, exchange.send)
@@ -118,18 +114,27 @@ class PriorityMiddleware:
 
     # Its turn
 
-    async def _wait(self, exchange: Exchange, model: str | None) -> Failure | None:
+    def _ask(self, exchange: Exchange) -> Failure | None:
+        """Ask for a slot; the answer is the exchange's state, or a failure if there is nobody to ask."""
+        pool = self.admission.pool(exchange.model)
+        if pool is None:
+            return _nobody_serves(exchange.model)
+        exchange.pool_of_slots = pool
+        if self.admission.runs(exchange):
+            exchange.offer()
+        return None
+
+    async def _wait(self, exchange: Exchange) -> Failure | None:
         """Wait for a slot; the answer is the exchange's state, or a failure if there is nobody to ask any more."""
         while exchange.state is WAITING:
             if exchange.body is None:
                 exchange.body = Body(exchange.raw_receive, self.admission.body_limit)
             await exchange.wait(exchange.body)
-            if exchange.state is WITHDRAWN and not exchange.gone:  # its pool is no more
+            if exchange.state is WITHDRAWN and not exchange.gone:  # its pool is no more, or is down
                 exchange.renew()
-                pool = self.admission.pool(model)
-                if pool is None:
-                    return _nobody_serves(model)
-                exchange.offer(pool)
+                failure = self._ask(exchange)
+                if failure is not None:
+                    return failure
         return None
 
     def _absorb(self, error: BaseException, exchange: Exchange) -> bool:

@@ -16,8 +16,10 @@ from fairlead.policies import Classes, FairQueue, Level
 from fairlead.runtime import LoopGate
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
+    from fairlead.core import Ticket
+    from fairlead.core.ticket import QueueLimit
     from fairlead.gateway.settings import Settings
     from fairlead.gateway.sharing import Sharing
     from fairlead.runtime import MakeGate
@@ -89,6 +91,14 @@ def _by_tenant() -> FairQueue:
     return FairQueue("tenant")
 
 
+class Lines(Classes):
+    """The lines of the classes; one who has waited elsewhere already is not turned away from them."""
+
+    def overflow(self, ticket: Ticket) -> QueueLimit | None:
+        moved = getattr(ticket, "moved", False)  # of the simulator's tickets none ever does
+        return None if moved else super().overflow(ticket)
+
+
 class Reading(NamedTuple):
     """How one class of a pool stands."""
 
@@ -112,7 +122,7 @@ class Pool:
         self.name = name
         self._sharing = sharing
         self.tuning = tuning
-        self.policy = Classes(*tuning.levels, budget=tuning.budget, name="classes")
+        self.policy = Lines(*tuning.levels, budget=tuning.budget, name="classes")
         # Reservations were checked against configured capacity; what lives may always be less.
         self.capacity = Reserved(
             0, tuning.floors, tuning.shares, linger=tuning.linger, lend=tuning.lend
@@ -127,17 +137,20 @@ class Pool:
             sharing.join(name, lent, self.runtime)
         self.finished: deque[float] = deque(maxlen=64)
         self.read_ahead = 0  # bytes of the bodies of those who wait
+        self.slots = 0  # whether or not they are free to be used here yet
+        self.on_end: Callable[[], None] | None = None  # for whoever waits until it has drained
         self._weigh()
 
     def _weigh(self) -> None:
         for level in self.tuning.levels:
             self.runtime.adjust(Change(level.name, "set_weights", (self.tuning.weights,)))
 
-    def resize(self, total: int, ceiling: int | None = None) -> None:
-        """Follow the fleet, up to an operator's ceiling; what may start now starts."""
-        used = total if ceiling is None else min(total, ceiling)
-        if used != self.capacity.total:
-            self.runtime.adjust(Change("slots", "resize", (used,)))
+    def resize(self, total: int, ceiling: int | None = None, taken: int = 0) -> None:
+        """Follow the fleet, up to an operator's ceiling and less what others run there; what may start now starts."""
+        self.slots = total if ceiling is None else min(total, ceiling)
+        free = max(0, self.slots - taken)
+        if free != self.capacity.total:
+            self.runtime.adjust(Change("slots", "resize", (free,)))
         if self._sharing is not None:
             self._sharing.resize(self.name, total)
 

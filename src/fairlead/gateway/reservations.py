@@ -91,11 +91,21 @@ def pools(settings: Settings) -> list[Pool]:
         return [_pool("the capacity of the upstreams", settings.upstreams)]
     found = []
     for members in connected(settings.upstreams):
-        models = sorted({model for upstream in members for model in upstream.models or ()})
+        models = models_of(members)
         named = [shown(model) for model in models[:3]] + ["..."] * (len(models) > 3)
         name = f"models {', '.join(named)}" if models else "every model"
         found.append(_pool(f"the capacity of the pool for {name}", members))
     return found
+
+
+def models_of(members: Sequence[Member]) -> list[str]:
+    """Name the models of a pool."""
+    return sorted({model for upstream in members for model in upstream.models or ()})
+
+
+def pool_name(models: Sequence[str]) -> str:
+    """Join models by commas; one that has a comma itself is written so that no list of others looks like it."""
+    return ",".join(model.replace("\\", "\\\\").replace(",", "\\,") for model in models)
 
 
 def connected(upstreams: Sequence[Member]) -> list[list[Member]]:

@@ -74,7 +74,7 @@ class Gateway:
         except OSError:
             self.data_listener.close()
             raise
-        self.admission.follow(self.fleet.pool_of)
+        self.admission.follow(self.fleet)
         self._follow_capacity()
         await self.fleet.start()
         self._follow_capacity()
@@ -154,7 +154,8 @@ def run(config: str | os.PathLike[str]) -> int:
     if loaded.fatal or (loaded.settings.strict and loaded.problems):
         process.say(*loaded.lines)
         return 2
-    with set_up_logging(access=loaded.settings.access_log, quiet=(CutShort,)):
+    # Whether a line is written is up to the settings, which a reload may change.
+    with set_up_logging(access=True, quiet=(CutShort,)):
         return process.run(
             lambda: Gateway(loaded),
             name="fairlead gateway",

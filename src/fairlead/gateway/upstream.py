@@ -35,6 +35,7 @@ class Upstream:
     """A backend and its state; `in_flight` is the proxy's to count, the rest the fleet's to change."""
 
     __slots__ = (
+        "awaited",
         "capacity_rule",
         "draining",
         "from_file",
@@ -62,6 +63,7 @@ class Upstream:
         self.adopt(given, from_file=from_file)
         # Where nothing can be asked, only a failed connection tells that it is down.
         self.healthy = given.health is None
+        self.awaited = not self.healthy  # nobody has looked yet
 
     def adopt(self, given: settings.Upstream, *, from_file: bool) -> None:
         """Take on what the configuration says now."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from fairlead.config import shown
 from fairlead.gateway.forwarding import plain_address
@@ -56,10 +56,16 @@ def _tenant_key(key: str) -> str:
     )
 
 
+def _path(text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError("must begin with /, such as /health")
+    return text
+
+
 UpstreamUrl = Annotated[str, AfterValidator(_upstream_url)]
 Network = Annotated[str, AfterValidator(_network)]
 TenantKey = Annotated[str, AfterValidator(_tenant_key)]
-Path = Annotated[str, StringConstraints(pattern=r"^/")]
+Path = Annotated[str, AfterValidator(_path), WithJsonSchema({"type": "string", "pattern": "^/"})]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
 Slots = Annotated[int, Field(strict=True, ge=0, le=MOST_SLOTS)]
 UpstreamCapacity = Annotated[Slots | Literal["reported", "adaptive"], BeforeValidator(_capacity)]

@@ -2,6 +2,8 @@
 
 The end of a run is told to hooks and to the webhook at least once: it is marked as told only afterwards, and a webhook
 that does not answer is tried again.  A missed SLA is one event, marked in the store before it is told.
+
+Whoever listens may be slow, or hang: events are told one at a time by a task of its own, which nobody waits for.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from fairlead.errors import StoreUnavailable
 from fairlead.jobs.times import written
 
 if TYPE_CHECKING:
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 
 ANSWER_LIMIT = 10.0  # seconds for a webhook
 AT_ONCE = 100
+LAST_WORDS = 5.0  # seconds for what is left to tell when a service stops
+MOST_MISSED = 1_000  # that wait to be told
 
 log = logging.getLogger("fairlead.jobs")
 
@@ -57,6 +63,11 @@ class Announcer:
     def __init__(self, webhook: str | None) -> None:
         self.webhook = webhook
         self.hooks: list[Callable[[dict[str, Any]], Any]] = []
+        self._missed: deque[Missed] = deque()
+        self._leads: Callable[[], bool] = bool
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
         self._complained = False
 
@@ -65,31 +76,102 @@ class Announcer:
         """Whether anybody listens."""
         return bool(self.hooks) or self.webhook is not None
 
-    async def ends(self, store: Store) -> None:
-        """Tell the ends of runs that were not told yet."""
-        while self.wanted and (runs := await store.unannounced(AT_ONCE)):
-            told = []
-            for run in runs:
-                if not await self.tell(end_of(run)):
-                    break
-                told.append(run.dag)
-            if told:
-                await store.announced(told)
-            if len(told) < len(runs):
-                return
+    # What others tell it: none of this waits
 
-    async def misses(self, missed: Sequence[Missed]) -> None:
-        """Tell missed SLAs."""
+    def wake(self) -> None:
+        """Tell what there is to tell."""
+        self._wake.set()
+
+    def ended(self) -> None:
+        """A run has ended.  A webhook that did not answer is left alone until `wake`."""
+        if not self._complained:
+            self._wake.set()
+
+    def missed(self, missed: Sequence[Missed]) -> None:
+        """SLAs were missed: log them, and keep them to be told."""
         for one in missed:
-            event = miss_of(one)
             log.warning(
                 "%s missed its %s SLA of %s",
                 f"run {one.dag}" if one.node is None else f"job {one.dag}.{one.node}",
                 one.kind,
-                event["at"],
+                written(one.at),
             )
-            if self.wanted:
-                await self.tell(event)
+        if not self.wanted:
+            return
+        room = MOST_MISSED - len(self._missed)
+        self._missed.extend(missed[:room])
+        if len(missed) > room:
+            log.error(
+                "%d missed SLAs are told to nobody: %d wait already for hooks or the webhook",
+                len(missed) - room,
+                MOST_MISSED,
+            )
+
+    # Its own life
+
+    def start(self, store: Store, leads: Callable[[], bool]) -> None:
+        """Tell from now on; ends only while this process leads."""
+        self._leads, self._wake, self._stopping = leads, asyncio.Event(), False
+        self._task = asyncio.create_task(self._run(store), name="fairlead jobs announcer")
+
+    async def stop(self, *, leads: bool) -> None:
+        """Tell what is left, for a limited time; then nothing more."""
+        if self._task is not None:
+            self._leads, self._stopping = (lambda: leads), True
+            self._wake.set()
+            await asyncio.wait({self._task}, timeout=LAST_WORDS)
+            await self._end_task()
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        await self._end_task()
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _end_task(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self, store: Store) -> None:
+        last = False
+        while not last:
+            await self._wake.wait()
+            self._wake.clear()
+            last = self._stopping  # when told to stop amid a round, there is one more
+            try:
+                await self.tell_misses()
+                await self._tell_ends(store)
+            except StoreUnavailable:
+                pass  # the scheduler says so, and wakes this one again
+            except Exception:
+                log.exception("announcing failed, and is tried again")
+            if self._complained and not self._stopping:
+                self._wake.clear()
+
+    # Telling
+
+    async def tell_misses(self) -> None:
+        """Tell missed SLAs."""
+        while self._missed:
+            await self.tell(miss_of(self._missed.popleft()))
+
+    async def _tell_ends(self, store: Store) -> None:
+        """Tell the ends of runs that were not told yet."""
+        while self.wanted and self._leads() and (runs := await store.unannounced(AT_ONCE)):
+            told = []
+            try:
+                for run in runs:
+                    if not (self._leads() and await self.tell(end_of(run))):
+                        break
+                    told.append(run)
+            finally:  # also when it is told to end while somebody hangs
+                if told:
+                    await store.announced(told)
+            if len(told) < len(runs):
+                return
 
     async def tell(self, event: dict[str, Any]) -> bool:
         """Tell an event to everybody; False if the webhook did not take it.  A hook that fails is only named."""
@@ -119,9 +201,3 @@ class Announcer:
             log.error("the webhook %s is tried again: %s", self.webhook, reason)
         self._complained = not good
         return good
-
-    async def close(self) -> None:
-        """Let go of the connection."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None

@@ -242,14 +242,27 @@ def _file_of(source: Source) -> tuple[DagFile | None, list[Problem]]:
     try:
         return DagFile.model_validate(dict(value)), []
     except ValidationError as error:
-        for one in islice(error.errors(include_url=False), MOST_PROBLEMS):
+        errors = error.errors(include_url=False)
+        for one in islice(errors, MOST_PROBLEMS):
             path = tuple(part for part in one["loc"] if part != "[key]")
             at, found = source.find(path)
             where = path if one["type"] == "missing" else found
             problems.append(Problem(*at, written(where), ADVISER.advice(one, where)))
+        if all(one["type"] == "extra_forbidden" for one in errors):
+            return DagFile.model_validate(_known(value)), problems
     except Exception as error:  # a mapping is anybody's code
         problems.append(Problem(0, 0, "", f"cannot be read: {shown(error)}"))
     return None, sorted(problems)
+
+
+def _known(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the keys that nobody knows, where nothing else is wrong: what remains can be judged."""
+    kept = {key: inner for key, inner in value.items() if key in DagFile.model_fields}
+    kept["jobs"] = [
+        {key: inner for key, inner in job.items() if key in JobEntry.model_fields}
+        for job in kept["jobs"]
+    ]
+    return kept
 
 
 class _Filling:

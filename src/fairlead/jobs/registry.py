@@ -74,3 +74,12 @@ def task_of(
         seconds(retry_delay, f"retry_delay of task {called!r}", zero=True),
         None if timeout is None else seconds(timeout, f"timeout of task {called!r}"),
     )
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether a function is the same, or the same again (a module that was imported as __main__ too)."""
+    return one is other or (
+        getattr(one, "__qualname__", 1) == getattr(other, "__qualname__", 2)
+        and getattr(getattr(one, "__code__", None), "co_filename", 1)
+        == getattr(getattr(other, "__code__", None), "co_filename", 2)
+    )

@@ -53,7 +53,7 @@ class Scheduler:
         estimates: Estimates,
         *,
         upkeep: Callable[[Scheduler], Awaitable[None]],
-        on_finished: Callable[[Finished], None],
+        on_ended: Callable[[Sequence[int]], None],
         gate: MakeGate = Gate,
     ) -> None:
         self.store = store
@@ -69,7 +69,7 @@ class Scheduler:
         self.progressed_at = time.monotonic()  # for health: a loop that stands still is no good
         self._gates = Gates(gate)
         self._upkeep = upkeep
-        self._on_finished = on_finished
+        self._on_ended = on_ended
         self._wake = asyncio.Event()
         self._claimer = Claimer(store, crew, process)
         self._meanwhile: list[Finished] | None = None
@@ -99,7 +99,7 @@ class Scheduler:
             applied = set(finished.applied)
             endings = [one for one in endings if (one.dag, one.node) in applied]
         self.counts.saw_ends(endings, self.settings.max_crashes)
-        self._on_finished(finished)
+        self._on_ended([run.dag for run in finished.ended])
         frontier = self.frontier
         if frontier is not None:
             self._hear(frontier, finished)
@@ -141,6 +141,13 @@ class Scheduler:
         """Claim nothing more."""
         self._stopping = True
         self._wake.set()
+
+    async def lead_once_more(self) -> bool:
+        """Take the lead if nobody has it, to plan nothing: what one process shall do can be done."""
+        try:
+            return await self.store.lead(self.process, self.settings.lease) is not None
+        except StoreUnavailable:
+            return False
 
     async def resign(self) -> None:
         """Let another lead at once."""
@@ -287,6 +294,7 @@ class Scheduler:
             frontier.drop(dag, now)
         self._follow(frontier, news.ready, news.ended)
         frontier.ended_runs(news.runs_ended, now)
+        self._on_ended(news.runs_ended)
         if news.settings:
             self.planners.follow(await self.store.settings())
             for executor in frontier.executors():

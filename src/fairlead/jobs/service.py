@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from fairlead.config import seconds, shown
 from fairlead.core import Gate
-from fairlead.errors import ConfigError, Misuse, ShuttingDown, UnknownRun
+from fairlead.errors import ConfigError, Misuse, ShuttingDown, StoreUnavailable, UnknownRun
 from fairlead.jobs.announcing import Announcer
 from fairlead.jobs.estimates import Estimates
 from fairlead.jobs.executors.base import specs_of
 from fairlead.jobs.files import runs_of
 from fairlead.jobs.outcome import Outcome, Run, outcome_of_rows, run_number
-from fairlead.jobs.registry import DEFAULT_EXECUTOR, Task, task_of
+from fairlead.jobs.registry import DEFAULT_EXECUTOR, Task, same, task_of
 from fairlead.jobs.scheduling import Scheduler
 from fairlead.jobs.settings import settings_of
 from fairlead.jobs.sla import KEEP, changed_sla, read_time
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from fairlead.jobs.executors.base import ExecutorSpec
     from fairlead.jobs.graph import Dag
-    from fairlead.jobs.records import Ending, Finished, JobRow, NewRun, RunRow
+    from fairlead.jobs.records import Ending, JobRow, NewRun, RunRow
     from fairlead.jobs.stores.base import Store
     from fairlead.runtime import MakeGate
 
@@ -110,7 +110,7 @@ class Jobs:
         def register(fn: Any) -> Any:
             task = task_of(fn, **options)
             other = self.tasks.get(task.name)
-            if other is not None and not _same(other.fn, fn):
+            if other is not None and not same(other.fn, fn):
                 raise ConfigError(
                     f"there is a task {task.name!r} already; give one of them another name"
                 )
@@ -219,7 +219,7 @@ class Jobs:
 
     async def _wait(self, dag: int) -> Outcome:
         store = await self.store()
-        pause = 0.02
+        pause, found = 0.02, None
         while True:
             event = asyncio.Event()
             self._ends.setdefault(dag, set()).add(event)
@@ -234,6 +234,11 @@ class Jobs:
                 else:
                     await store.wait_for_news(pause)
                     pause = min(2 * pause, self.settings.poll)
+            except StoreUnavailable:
+                if found is None:  # at the first look, the address may be wrong
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, self.settings.poll)
             finally:
                 self._ends[dag].discard(event)
                 if not self._ends[dag]:
@@ -328,17 +333,20 @@ class Jobs:
             process,
             estimates,
             upkeep=Upkeep(store, self.tasks, self._announcer),
-            on_finished=self._finished,
+            on_ended=self._ended,
             gate=self.make_gate,
         )
         await crew.start()
         self.crew, self.scheduler = crew, scheduler
+        self._announcer.start(store, lambda: scheduler.leading)
         self._loop_task = asyncio.create_task(scheduler.run(), name="fairlead jobs scheduler")
 
-    def _finished(self, finished: Finished) -> None:
-        for dag, _ in finished.ended:
+    def _ended(self, dags: Sequence[int]) -> None:
+        for dag in dags:
             for event in self._ends.get(dag, ()):
                 event.set()
+        if dags:
+            self._announcer.ended()
 
     async def close(self, grace: Any = GRACE) -> None:
         """Stop claiming, let what runs finish or hand it back, let another lead, and let go of the database."""
@@ -373,17 +381,13 @@ class Jobs:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await crew.stop()
+            # Of ends that nobody leads to tell, tell them; whoever leads by now heard of them as news.
+            leads = self._announcer.wanted and await scheduler.lead_once_more()
+            await self._announcer.stop(leads=leads)
+            if leads:
+                await scheduler.resign()
             scheduler.let_go()
             self.scheduler = self.crew = self._loop_task = None
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether a function is the same, or the same again (a module that was imported as __main__ too)."""
-    return one is other or (
-        getattr(one, "__qualname__", 1) == getattr(other, "__qualname__", 2)
-        and getattr(getattr(one, "__code__", None), "co_filename", 1)
-        == getattr(getattr(other, "__code__", None), "co_filename", 2)
-    )
 
 
 async def _until(awaitable: Any, limit: float) -> None:

@@ -83,6 +83,7 @@ class _Job:
     evictions = 0
     hold_until = inf
     labels = None
+    patience = None
     priority = 0
     rank = 0
     reason = None

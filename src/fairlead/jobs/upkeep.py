@@ -40,8 +40,8 @@ class Upkeep:
         missed = await self._store.missed()
         for one in missed:
             scheduler.counts.missed[one.kind] += 1
-        await self._announcer.misses(missed)
-        await self._announcer.ends(self._store)
+        self._announcer.missed(missed)
+        self._announcer.wake()
         await scheduler.estimates.share(self._store)
         if await self._fire():
             scheduler.look_soon()

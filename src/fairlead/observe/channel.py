@@ -261,6 +261,7 @@ class Channel:
                 ticket.promoted,
                 ticket.estimate,
                 None if self.more_of is None else self.more_of(ticket),
+                ticket.patience,
             )
         )
         if state != "evicted":

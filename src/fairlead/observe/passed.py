@@ -46,6 +46,7 @@ class Passed(NamedTuple):
     promoted: bool
     estimate: float | None = None  # seconds its work was thought to take
     more: Any = None  # what its door tells of it beside, for a replay
+    patience: float | None = None  # seconds it would wait, by its own account
 
 
 class Decision(NamedTuple):

@@ -11,9 +11,10 @@ pass over the waiting is ever made.  At the default rate +10 comes every 5 s.
 from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
-from math import inf, isfinite
+from math import inf
 from typing import TYPE_CHECKING, Self
 
+from fairlead.core.checks import is_number
 from fairlead.core.lanes import Lane, Order
 from fairlead.errors import ConfigError
 from fairlead.policies.fifo import Queue
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from fairlead.core.ticket import Ticket
 
 STEP = 10  # one promotion, in points of priority
+# Added and taken away again, it rounds to 2 millionths: products of times are off by less, and equals have to tie.
+GRAIN = 2.0**33
 
 
 class Rising(Order):
@@ -42,17 +45,17 @@ class Rising(Order):
         self._first = None
         lane.order = self
         head = lane.head()
-        constant = self._rate * head.arrived_at - head.priority
+        constant = self._rate * head.arrived_at - head.priority + GRAIN - GRAIN
         lane.entry = entry = (constant, head.seq, lane)
         heappush(self._rising, entry)
 
     def best(self, now: float) -> Lane | None:
         rate = self._rate
-        reached = rate * now - self._ceiling
+        reached = rate * now - self._ceiling + GRAIN - GRAIN
         first = self._first
         if first is not None and first.order is self:
             head: Ticket = first.entries[0]
-            constant = rate * head.arrived_at - head.priority
+            constant = rate * head.arrived_at - head.priority + GRAIN - GRAIN
             if head.place is first and reached < constant < self._bar:
                 return self._first  # as is usual while a burst drains
         rising, capped = self._rising, self._capped
@@ -67,7 +70,8 @@ class Rising(Order):
                 if head.place is not lane:
                     head = lane.head()
                 if head.seq != entry[1]:
-                    lane.entry = entry = (rate * head.arrived_at - head.priority, head.seq, lane)
+                    constant = rate * head.arrived_at - head.priority + GRAIN - GRAIN
+                    lane.entry = entry = (constant, head.seq, lane)
                     size = len(rising)
                     if (size > 1 and rising[1] < entry) or (size > 2 and rising[2] < entry):
                         heapreplace(rising, entry)
@@ -113,8 +117,10 @@ class Aging(Queue):
         name: str = "",
         limit: int | None = None,
     ) -> None:
-        if not (isfinite(rate) and rate >= 0):
+        if not (is_number(rate, 0) and rate < inf):
             raise ConfigError(f"rate must be points per second, 0 or more; got {rate!r}")
+        if not is_number(ceiling):
+            raise ConfigError(f"ceiling must be a priority, such as 100; got {ceiling!r}")
         self.rate = rate
         self.ceiling = ceiling
         self.name = name
@@ -132,11 +138,11 @@ class Aging(Queue):
     def effective(self, ticket: Ticket, now: float) -> float:
         """Tell the priority a waiting ticket has grown to."""
         grown = ticket.priority + self.rate * (now - ticket.arrived_at)
-        return max(float(ticket.priority), min(float(self.ceiling), grown))
+        return min(float(self.ceiling), grown)
 
     def steps(self, ticket: Ticket, now: float) -> int:
         """Count the promotions, steps of +10, a ticket has gained by waiting."""
-        return int((self.effective(ticket, now) - ticket.priority) // STEP)
+        return max(0, int((self.effective(ticket, now) - ticket.priority + 1e-6) // STEP))
 
     def promotions(self, now: float) -> int:
         """Count the steps gained by all who wait: a look at those who have gained any, none at the others."""

@@ -14,6 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from fairlead.core.capacity import STOP, Hold
+from fairlead.core.checks import is_number
 from fairlead.core.policy import Policy
 from fairlead.errors import ConfigError
 from fairlead.policies.fifo import FIFO
@@ -34,6 +35,18 @@ class Level:
     queue_limit: int | None = None
     wait_limit: float = inf
     starvation: float = inf
+
+    def __post_init__(self) -> None:
+        for what, value in (("wait_limit", self.wait_limit), ("starvation", self.starvation)):
+            if not is_number(value, 0):
+                raise ConfigError(
+                    f"{what} of class {self.name!r} must be seconds, 0 or more; got {value!r}"
+                )
+        if self.queue_limit is not None and not is_number(self.queue_limit, 0):
+            raise ConfigError(
+                f"queue_limit of class {self.name!r} must be 0 or more, or None for none; "
+                f"got {self.queue_limit!r}"
+            )
 
 
 class Classes(Policy):
@@ -80,8 +93,10 @@ class Classes(Policy):
             raise ConfigError("Classes needs at least one Level")
         if len({level.name for level in levels}) < len(levels):
             raise ConfigError(f"two levels share a name: {[level.name for level in levels]}")
-        if budget < 1:
-            raise ConfigError(f"budget must be 1 or more dispatches per promotion; got {budget!r}")
+        if type(budget) is not int or budget < 1:
+            raise ConfigError(
+                f"budget must be a whole number of dispatches per promotion, 1 or more; got {budget!r}"
+            )
         self.levels = levels
         self.budget = budget
 
@@ -132,11 +147,13 @@ class Classes(Policy):
         if not 0 <= rank <= self._top:
             raise self._unknown(rank)
         level = self.levels[rank]
+        if (
+            level.wait_limit < inf
+        ):  # first what can fail: what is refused must not stay in the queue
+            ticket.wait_until = min(ticket.wait_until, ticket.arrived_at + level.wait_limit)
         behind = self._queues[rank].push(ticket, now)
         self._sizes[rank] += 1
         self._size += 1
-        if level.wait_limit < inf:
-            ticket.wait_until = min(ticket.wait_until, ticket.arrived_at + level.wait_limit)
         if rank < self._top and ticket.arrived_at + level.starvation < self._starving_at:
             self._starving_at = ticket.arrived_at + level.starvation
         return behind or any(self._sizes[rank + 1 :])
@@ -237,7 +254,7 @@ class Classes(Policy):
         if not 0 <= ticket.rank <= self._top:
             raise self._unknown(ticket.rank)
         queue = self._queues[ticket.rank]
-        if amount > 0:
+        if amount > 0 and ticket.started_at == inf:
             self._since += 1
             self._last_dispatch = now
         if queue.charges:

@@ -203,7 +203,7 @@ class Elders(Policy):
         self._compact()
 
     def charge(self, ticket: Ticket, amount: float, now: float) -> None:
-        if amount > 0:
+        if amount > 0 and ticket.started_at == inf:
             self._since += 1
         if self.inside.charges:
             self.inside.charge(ticket, amount, now)

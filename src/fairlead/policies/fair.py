@@ -36,6 +36,7 @@ Goyal, Vin, Cheng, "Start-time Fair Queueing" (1996); Parekh, Gallager, "General
 from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
+from math import inf
 from typing import TYPE_CHECKING
 
 from fairlead.core.capacity import STOP
@@ -312,6 +313,10 @@ class FairQueue(Sharers):
 
     def charge(self, ticket: Ticket, amount: float, now: float) -> None:
         if not self._size:
+            if ticket.started_at < inf:  # a correction is of what was done, and makes nothing void
+                self._recall()
+                self._account(ticket, amount, now)
+                return
             if amount <= 0:
                 return
             if self._past is None:
@@ -332,8 +337,10 @@ class FairQueue(Sharers):
         flow = self._flow(self._key(ticket))
         if flow.queue.charges:
             flow.queue.charge(ticket, amount, now)
-        if flow.entry is None and flow.start < self._clock:
-            flow.start = self._clock
+        if flow.entry is None:
+            joined = min(self._clock, self._served + ticket.cost / flow.weight)
+            if flow.start < joined:
+                flow.start = joined
         if amount < 0:
             flow.start = max(flow.start + amount / flow.weight, min(flow.start, self._served))
         else:

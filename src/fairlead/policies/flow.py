@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from math import inf, isfinite
+from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from fairlead.core.checks import is_number
 from fairlead.core.policy import Policy
 from fairlead.errors import ConfigError
 from fairlead.policies.aging import Aging
@@ -43,7 +44,7 @@ class Flow:
 
 def checked_weight(key: Hashable, weight: float) -> float:
     """Read a weight."""
-    if not (isfinite(weight) and weight > 0):
+    if not (is_number(weight) and 0 < weight < inf):
         raise ConfigError(f"the weight of {key!r} must be a finite number above 0; got {weight!r}")
     return float(weight)
 

@@ -166,7 +166,8 @@ def _family_document(family: Any) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    return value if value - value == 0 else None
+    # Some say yes or no, which as text is 1.0 or 0.0.
+    return float(value) if value - value == 0 else None
 
 
 def _tidied(send: Send) -> Send:

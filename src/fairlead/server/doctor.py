@@ -1,14 +1,18 @@
 """`fairlead doctor`: is this machine, and is this configuration, fit to serve?
 
-Each check ends by itself within `PATIENCE`, changes nothing, and says what to do about what it found.
+Each check changes nothing, says what to do about what it found, and ends by itself within `PATIENCE`, but for the
+import of somebody's application: that takes as long as it does at a start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import sys
+from contextlib import redirect_stdout
 from importlib.util import find_spec
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -16,11 +20,14 @@ from fairlead.documents.values import split_address
 from fairlead.errors import FairleadError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
+    from fairlead.server.hosting import Hosted
     from fairlead.server.loading import Loaded
+    from fairlead.server.settings import Tls
 
 PATIENCE = 3.0  # seconds for anything on the network
+PORTS = {"http": 80, "https": 443, "kafka": 9092}  # where none is named; else that of Redis
 FEW_FILES = 4096  # open files; each request of the gateway takes two
 # What each extra brings that its door cannot do without.
 EXTRAS = {
@@ -45,8 +52,21 @@ class Finding(NamedTuple):
     said: str
 
 
-def machine() -> Iterator[Finding]:
-    """Look at what every server needs."""
+def extras_of(loaded: Loaded) -> Collection[str]:
+    """Name the extras that a configuration cannot do without; what a stream app needs, it tells itself."""
+    settings = loaded.settings
+    named = {
+        "gateway": loaded.gateway,
+        "flows": loaded.flows,
+        "grpc": loaded.flows and loaded.flows_listening.grpc,
+        "jobs": settings.jobs,
+        "otel": settings.server.otel,
+    }
+    return [extra for extra, section in named.items() if section is not None]
+
+
+def machine(needed: Collection[str] = ()) -> Iterator[Finding]:
+    """Look at what every server needs, and at the extras; those needed must be there."""
     version = ".".join(map(str, sys.version_info[:3]))
     fit = sys.version_info >= (3, 11)
     yield Finding(
@@ -55,8 +75,11 @@ def machine() -> Iterator[Finding]:
     for extra, modules in EXTRAS.items():
         missing = [name for name in modules if not _installed(name)]
         if missing:
-            said = f"not installed ({', '.join(missing)}): pip install 'fairlead[{extra}]' if you want it"
-            yield Finding(f"extra {extra}", "note", said)
+            said = f"not installed ({', '.join(missing)}): pip install 'fairlead[{extra}]'"
+            if extra in needed:
+                yield Finding(f"extra {extra}", "wrong", f"{said}: the configuration needs it")
+            else:
+                yield Finding(f"extra {extra}", "note", f"{said} if you want it")
         else:
             yield Finding(f"extra {extra}", "ok", "installed")
     if not _installed("uvloop"):
@@ -97,15 +120,71 @@ def configuration(loaded: Loaded) -> Iterator[Finding]:
 
 
 async def surroundings(loaded: Loaded) -> list[Finding]:
-    """Look at everything a valid configuration names: addresses, databases, backends."""
+    """Look at everything a valid configuration names: addresses, certificate, applications, databases, backends."""
     found = [_address(name, address) for name, address in _addresses(loaded)]
+    if loaded.settings.server.tls is not None:
+        found.append(_certificate(loaded.settings.server.tls))
+    doors, said = _doors(loaded)
+    found.append(said)
     checks = []
     jobs = loaded.settings.jobs
-    if jobs is not None and jobs.database is not None:
-        checks.append(_database(jobs.database))
+    database = None if jobs is None else jobs.database or _of(doors, "jobs", "jobs.url")
+    if database is not None:
+        checks.append(_database(database))
     for name, url in _servers(loaded):
         checks.append(_reachable(name, url))
+    kafka = _of(doors, "streams", "app.settings.bootstrap_servers")
+    if kafka is not None:
+        checks.append(_kafka(kafka))
     return found + list(await asyncio.gather(*checks))
+
+
+def _doors(loaded: Loaded) -> tuple[list[Hosted], Finding]:
+    """Make the doors as a server does, and start none: applications are imported, and join their pools."""
+    from fairlead.observe.watched import Feed
+    from fairlead.server.doors import doors_of
+
+    try:
+        with redirect_stdout(sys.stderr):  # what an application prints is no finding
+            doors = doors_of(loaded, Feed())
+    except FairleadError as error:
+        return [], Finding("doors", "wrong", " ".join(str(error).split()))
+    except ModuleNotFoundError as error:
+        return [], Finding("doors", "wrong", f"{error.name} is not installed; see the extras")
+    named = ", ".join(door.name for door in doors)
+    return doors, Finding("doors", "ok", f"{named or 'none'}: can be started")
+
+
+def _of(doors: list[Hosted], kind: str, path: str) -> str | None:
+    """Read what a door knows, if there is one of that kind."""
+    door = next((door for door in doors if door.kind == kind), None)
+    found: str | None = None if door is None else attrgetter(path)(door)
+    return found
+
+
+def _certificate(tls: Tls) -> Finding:
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls.certificate, tls.key, "none")  # nobody is asked for a password
+    except OSError as error:  # ssl.SSLError is one
+        told = error.strerror or error
+        said = f"cannot use {tls.certificate} with the key {tls.key}: {told}"
+        return Finding("server.tls", "wrong", said)
+    return Finding("server.tls", "ok", f"{tls.certificate} and its key can be used")
+
+
+async def _kafka(servers: str) -> Finding:
+    """See whether any of the servers named accepts a connection; it tells of the others."""
+    if not _installed("confluent_kafka"):
+        said = "bootstrap_servers needs confluent_kafka: pip install 'fairlead[streams]'"
+        return Finding("streams.app", "wrong", said)
+    places = [one.strip().rpartition("://")[2] for one in servers.split(",")]
+    found = await asyncio.gather(
+        *(_reachable("streams.app", f"kafka://{place}") for place in places if place)
+    )
+    named = Finding("streams.app", "wrong", f"Kafka at {servers}: nothing is named")
+    best = next((one for one in found if one.grade == "ok"), (found or [named])[0])
+    return best._replace(said=f"Kafka at {servers} {best.said}")
 
 
 def _addresses(loaded: Loaded) -> Iterator[tuple[str, str]]:
@@ -180,7 +259,7 @@ async def _reachable(name: str, url: str) -> Finding:
     if parts.scheme == "unix":
         connecting = asyncio.open_unix_connection(parts.path)
     else:
-        usual = {"http": 80, "https": 443}.get(parts.scheme, 6379)
+        usual = PORTS.get(parts.scheme, 6379)
         connecting = asyncio.open_connection(parts.hostname, parts.port or usual)
     try:
         async with asyncio.timeout(PATIENCE):

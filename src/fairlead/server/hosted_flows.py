@@ -73,9 +73,9 @@ class HostedFlows:
         self.state, self.detail = "running", self.server.describe()
 
     async def stop(self, grace: float) -> None:
-        """Let those who wait get their turn, for a while; then refuse them."""
+        """Let those who wait get their turn, and those who run end, for a while; then refuse whoever waits."""
         self.state = "stopped"
-        self.server.grace = min(grace, self.server.grace)
+        self.server.grace = grace
         await self.server.__aexit__()
 
     def hurry(self) -> None:

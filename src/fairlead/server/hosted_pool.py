@@ -37,13 +37,17 @@ class HostedPool:
     def __init__(self, name: str, settings: Pool, feed: Feed) -> None:
         self.name = f"{KIND}/{name}"
         self.state: State = "running"
-        self.detail = f"{settings.slots} slots shared by {', '.join(settings.doors)}"
-        self._settings = settings
+        self._follow(settings)
         self._feed = feed
+        self._gates: dict[str, str] = {}  # by the names they have as members
         self._channel = feed.channel(self.name, self._class_of)
         self._namers: dict[str, Callable[[Ticket], str]] = {}
         self._borrowers: dict[str, Hosted] = {}  # by their gates
         self.pool = GatePool(settings.slots, name=name, gate=feed.gate(self.name, self._class_of))
+
+    def _follow(self, settings: Pool) -> None:
+        self._settings = settings
+        self.detail = f"{settings.slots} slots shared by {', '.join(settings.doors)}"
 
     @property
     def members(self) -> Collection[str]:
@@ -52,12 +56,14 @@ class HostedPool:
 
     def _class_of(self, ticket: Ticket) -> str:
         member: str = ticket.member  # type: ignore[attr-defined]
-        gate = member.replace(":", "/", 1)
+        gate = self._gates[member]
         namer = self._namers.get(member)  # none of a door that borrows: its own gate tells classes
         return gate if namer is None else f"{gate} {namer(ticket)}"
 
     def _member(self, gate: str) -> str:
-        return gate.replace("/", ":", 1)  # a slash parts a member from what is inside it
+        member = gate.replace("/", ":")  # a slash parts a member from what is inside it
+        self._gates[member] = gate
+        return member
 
     def factory(self, gate: str, class_of: Callable[[Ticket], str]) -> MakeGate | None:
         """What the door of a gate makes it with; None if that gate is no member."""
@@ -94,16 +100,21 @@ class HostedPool:
         return "nothing"
 
     def retune(self, loaded: Loaded) -> list[str]:
-        """Follow another number of slots and other weights of the same members."""
+        """Follow the slots, also where an operator has changed them, and the weights of the members there are."""
         said = loaded.settings.pools.get(self.name.partition("/")[2])
-        if said is None or set(said.doors) != set(self._settings.doors):
-            return [f"{self.name}: its members change only at the next start"]
-        if said.slots != self._settings.slots:
+        members = self._settings.doors
+        notes = []
+        if said is None or said.doors.keys() != members.keys():
+            notes.append(f"{self.name}: its members change only at the next start")
+        if said is None:
+            return notes
+        if said.slots != self.pool.slots.total:
             self.pool.resize(said.slots)
-        for gate, weight in said.doors.items():
+        doors = {gate: said.doors.get(gate, weight) for gate, weight in members.items()}
+        for gate, weight in doors.items():
             self.pool.set_weight(self._member(gate), weight)
-        self._settings = said
-        return []
+        self._follow(said.model_copy(update={"doors": doors}))
+        return notes
 
     def views(self) -> list[View]:
         """Its one gate."""

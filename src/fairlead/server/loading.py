@@ -192,7 +192,7 @@ class _Reading:
         self, settings: Settings, gateway: GatewayLoaded | None, flows: FlowsLoaded | None
     ) -> None:
         """Refuse pools of gates that are not there, or are in two pools."""
-        known = [] if gateway is None else ["gateway/default"]
+        known, any_model = _gateway_gates(gateway)
         if flows is not None:
             known += [f"flows/{name}" for name in flows.settings.control_points]
         known += ["jobs/leader"] * (settings.jobs is not None)
@@ -202,13 +202,26 @@ class _Reading:
             for gate in pool.doors:
                 path = ("pools", name, "doors", gate)
                 at = self._tree.find(path)[0] if self._tree else (0, 0)
-                if gate not in known and not (
-                    gate.startswith("gateway/") and known[:1] == ["gateway/default"]
-                ):
+                if gate not in known and not (any_model and gate.startswith("gateway/")):
                     said = f"there is no such gate; there are {', '.join(known) or 'none'}"
                     self._note(at, path, said)
                 elif taken.setdefault(gate, name) != name:
                     self._note(at, path, f"is in pool {taken[gate]} already; keep one")
+
+
+def _gateway_gates(gateway: GatewayLoaded | None) -> tuple[list[str], bool]:
+    """Name the gates of a gateway; True if one of any other model may come, which an upstream tells at run time."""
+    if gateway is None:
+        return [], False
+    from fairlead.gateway.reservations import connected, models_of, pool_name
+
+    found, upstreams = ["gateway/default"], gateway.settings.upstreams
+    if gateway.settings.pool_by is None:
+        return found, False
+    if not upstreams or any(upstream.models is None for upstream in upstreams):
+        return found, True
+    named = [f"gateway/{pool_name(models_of(group))}" for group in connected(upstreams)]
+    return found + named, False
 
 
 def _addresses(

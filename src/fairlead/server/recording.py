@@ -30,6 +30,7 @@ def line_of(row: Passed) -> dict[str, Any]:
         "service_ms": (row.ended - (row.started or 0.0)) * 1000 if done else None,
         "deps": [],
         "deadline": row.deadline,
+        "patience_ms": None if row.patience is None else row.patience * 1000,
         "key": name_of(row.key),
         "state": row.state,
         "started": row.started,

@@ -145,10 +145,10 @@ def run(config: str | None, *, listen: str | None = None, shows: bool = True) ->
         say(*loaded.lines)
         return 2
     settings = loaded.settings.server
-    access = loaded.gateway is not None and loaded.gateway.settings.access_log
     in_json = settings.logs == "json"
     tell, complain = (log.info, log.error) if in_json else (say, say)
-    with set_up_logging(json=in_json, access=access):
+    # Whether a line is written is up to the gateway's settings, which a reload may change.
+    with set_up_logging(json=in_json, access=loaded.gateway is not None):
         for line in ready.lines:
             tell(line)
         try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from fairlead.server.hosting import Hosted, View
     from fairlead.server.loading import Loaded
-    from fairlead.server.settings import ServerSettings
+    from fairlead.server.settings import Demo, ServerSettings
     from fairlead.server.tracing import Tracing
 
 log = logging.getLogger("fairlead.server")
@@ -67,6 +67,7 @@ class Server:
         self.reloads = 0
         self.refused_reloads = 0
         self.traffic: demo_traffic.Traffic | None = None
+        self._traffic_ends: asyncio.Task[None] | None = None
         self.upstream = upstream
         self.doors = doors_of(loaded, self.feed)
         settings = loaded.settings.server
@@ -143,8 +144,7 @@ class Server:
 
     async def _abandon(self, begun: list[Hosted]) -> None:
         """Undo a start that failed half way."""
-        if self.traffic is not None:
-            await self.traffic.stop()
+        await self._end_traffic()
         for door in begun:
             if door.state == "running":
                 door.hurry()
@@ -157,8 +157,7 @@ class Server:
     async def __aexit__(self, *_: object) -> None:
         self.draining = True
         grace = self.loaded.settings.server.shutdown_grace
-        if self.traffic is not None:
-            await self.traffic.stop()
+        await self._end_traffic()
         cut = asyncio.get_running_loop().call_later(grace, self.hurry)
         await self._end_doors(grace)
         cut.cancel()
@@ -170,6 +169,16 @@ class Server:
         if self._tracing is not None:
             self._tracing.follow()
             await asyncio.to_thread(self._tracing.close)
+
+    async def _end_traffic(self) -> None:
+        self._stop_traffic()
+        if self._traffic_ends is not None:
+            await self._traffic_ends
+
+    def _stop_traffic(self) -> None:
+        if self.traffic is not None:
+            self._traffic_ends = asyncio.create_task(self.traffic.stop())
+            self.traffic = None
 
     async def _end_doors(self, grace: float) -> None:
         """End all doors; once hurried, one that still waits for somebody, such as a database, is left behind."""
@@ -252,11 +261,23 @@ class Server:
             notes.append("pools come and go only at the next start")
         if before.server.tokens != after.server.tokens:
             notes += self._follow_tokens(after.server)
+        notes += self._follow_demo(self.loaded.demo, loaded.demo)
         self.loaded = loaded
         self.reloads += 1
         self.on_retuned(loaded)
         for note in notes:
             log.warning("%s", note)
+        return notes
+
+    def _follow_demo(self, before: Demo, after: Demo) -> list[str]:
+        """End the traffic that is no longer wanted; the doors it would come to are made only at a start."""
+        notes = []
+        if before.upstream != after.upstream:
+            notes.append("demo.upstream changes only at the next start")
+        if not after.traffic:
+            self._stop_traffic()
+        elif not before.traffic:
+            notes.append("demo.traffic begins only at the next start")
         return notes
 
     def _follow_tokens(self, settings: ServerSettings) -> list[str]:

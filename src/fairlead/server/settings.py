@@ -34,7 +34,7 @@ Slots = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 SharedGate = Annotated[
     str,
     StringConstraints(
-        pattern=r"^((gateway|flows)/[^/\x00-\x1f]{1,200}|jobs/leader|streams/workers)$"
+        pattern=r"^((gateway|flows)/[^\x00-\x1f]{1,200}|jobs/leader|streams/workers)$"
     ),
 ]
 Weight = Annotated[float, Field(strict=True, gt=0, le=1_000_000, allow_inf_nan=False)]

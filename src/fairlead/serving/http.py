@@ -29,6 +29,8 @@ JSON = b"application/json"
 PROBLEM = b"application/problem+json"
 USUAL = [JSON]
 LARGEST_BODY = 64 * 1024
+# In the scope: the status that the connection itself answered with, for an app that was too late to.
+ANSWERED = "fairlead.answered"
 MOST_PROBLEMS = 50
 # The sentences of pydantic, in the words of this project.
 SENTENCES = {
@@ -47,7 +49,7 @@ SENTENCES = {
     "string_too_short": "may not be empty",
     "string_too_long": "must have at most {max_length} characters",
     "string_pattern_mismatch": "may not hold control characters",
-    "too_long": "may hold at most {max_length}; there are {actual_length}",
+    "too_long": "may hold at most {max_length}; there are more",
     "literal_error": "must be {expected}",
 }
 

@@ -17,7 +17,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fairlead.serving.framing import bad_request, body_too_large, check_head, headers_too_large
-from fairlead.serving.http import Problem
+from fairlead.serving.http import ANSWERED, Problem
 
 if TYPE_CHECKING:
     import asyncio
@@ -331,6 +331,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._forsake(self.cycle)
                 self.transport.close()
                 return
+            self.cycle.scope[ANSWERED] = problem.answer.status  # type: ignore[literal-required]
             self._forsake(self.cycle)
             self._say(problem)
             return

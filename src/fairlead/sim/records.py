@@ -296,12 +296,14 @@ def recorder(source: Trace, folder: Path, path: Path, lines: Lines) -> list[Arri
     entries = [tuple(entry) for _, entry in _objects(path, lines, list)]
     lines.stop()
     made: list[Ticket] = []
+    limits: list[float] = []  # of their waits, before the policy shortens them
 
     def make(**fields: Any) -> Ticket:
         for name in ("tenant", "workload", "pool", "key"):
             if isinstance(fields.get(name), list):
                 fields[name] = tuple(fields[name])
         made.append(Ticket(**fields))
+        limits.append(float(made[-1].wait_until))
         return made[-1]
 
     try:
@@ -310,7 +312,10 @@ def recorder(source: Trace, folder: Path, path: Path, lines: Lines) -> list[Arri
         raise ConfigError(f"{path} is no log of verbs: {error!r}") from None
     ends = _ends(entries)
     classes = source.classes or site.classes
-    rows = [_noted(ticket, ends.get(number)) for number, ticket in enumerate(made[1:])]
+    rows = [
+        _noted(ticket, limit, ends.get(number))
+        for number, (ticket, limit) in enumerate(zip(made[1:], limits[1:], strict=True))
+    ]
     try:
         return arrivals_of(rows, classes)
     except _Bad as error:
@@ -328,7 +333,7 @@ def _ends(entries: Sequence[tuple[Any, ...]]) -> dict[int, float]:
     return ends
 
 
-def _noted(ticket: Ticket, ended: float | None) -> dict[str, Any]:
+def _noted(ticket: Ticket, limit: float, ended: float | None) -> dict[str, Any]:
     state = ticket.state.value
     return {
         "arrived": ticket.arrived_at,
@@ -341,6 +346,7 @@ def _noted(ticket: Ticket, ended: float | None) -> dict[str, Any]:
         "cost": ticket.cost,
         "priority": ticket.priority,
         "deadline": ticket.deadline,
+        "patience_ms": (limit - ticket.arrived_at) * 1000,
         "pool": ticket.pool,
         "key": None if ticket.key is None else str(ticket.key),
     }

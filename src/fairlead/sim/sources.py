@@ -249,11 +249,10 @@ def dressed(source: Source, random: Random, read: list[Arrival]) -> list[Arrival
         at = source.start + one.at
         if at > last:
             break
-        deadline = one.deadline
-        if deadline is not None:
-            deadline += source.start
-        elif source.deadline is not None:
-            deadline = at + source.deadline
+        if "deadline" in said:
+            deadline = None if source.deadline is None else at + source.deadline
+        else:
+            deadline = None if one.deadline is None else source.start + one.deadline
         drawn.append(
             Arrival(
                 at,

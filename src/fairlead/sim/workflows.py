@@ -18,6 +18,7 @@ from fairlead.sim.traces import see_file
 from fairlead.sim.values import chooser
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from random import Random
 
@@ -126,6 +127,7 @@ class Dags(Source):
     def draw(self, random: Random, seconds: float, count: int | None) -> list[Arrival]:
         last = self._last(seconds)
         tenant_of = chooser(random, self.tenants or {self.tenant or "": 1.0})
+        workload_of = chooser(random, self.workloads or {self.workload or "": 1.0})
         cost_of = self.cost.draw(random)
         named = self.tenant is not None or self.tenants is not None
         spaced = self.rate is not None or self.every is not None
@@ -141,7 +143,7 @@ class Dags(Source):
                 break
             name, steps = self._read[run % len(self._read)]
             tenant = tenant_of() if named else name
-            drawn += self._submitted(steps, at, run, tenant, len(drawn), cost_of)
+            drawn += self._submitted(steps, at, run, tenant, len(drawn), cost_of, workload_of)
             run += 1
             if len(drawn) > MOST_ARRIVALS:
                 raise ConfigError(
@@ -150,16 +152,24 @@ class Dags(Source):
         return drawn
 
     def _submitted(
-        self, steps: list[Arrival], at: float, run: int, tenant: str, base: int, cost_of: Any
+        self,
+        steps: list[Arrival],
+        at: float,
+        run: int,
+        tenant: str,
+        base: int,
+        cost_of: Callable[[], float],
+        workload_of: Callable[[], str],
     ) -> list[Arrival]:
         said = self.model_fields_set
+        told = self.workload is not None or self.workloads is not None
         return [
             step._replace(
                 at=at,
                 service=step.service * self.scale,
                 cls=self.cls,
                 tenant=tenant,
-                workload=self.workload if self.workload is not None else step.workload,
+                workload=workload_of() if told else step.workload,
                 priority=self.priority,
                 cost=cost_of() if "cost" in said else 1.0,
                 deadline=None if self.deadline is None else at + self.deadline,
@@ -169,6 +179,7 @@ class Dags(Source):
                 pool=self.pool,
                 dag=run,
                 leaves=self.leaves,
+                commits=self.commits,
                 retries=self.retries,
                 pause=self.pause,
                 labels=self.labels,

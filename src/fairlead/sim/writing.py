@@ -1,4 +1,4 @@
-"""A simulation that is over, written down: one row for each arrival, and the sums."""
+"""A simulation that is over, written down: one row for each that came while there was time, and the sums."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def written(run: Run, policy: str, seed: int, scenario: str) -> Result:
     promoted = started = late = 0
     states = dict.fromkeys(ENDS, 0)
     for arrival, ticket in zip(run.arrivals, run.tickets, strict=True):
-        if ticket is None:  # it had not asked when time ran out
+        if arrival[0] > run.until:  # it would have come after time ran out
+            continue
+        if ticket is None:  # what it depends on was not done when time ran out
             rows.append(_unasked(arrival))
             states["waiting"] += 1
             late += arrival.deadline is not None

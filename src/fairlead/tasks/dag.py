@@ -2,9 +2,10 @@
 
 Handing a node a slot earlier would let nodes hold every slot while the ones they wait for are queued behind them.
 
-**How results arrive.**  A node given as an argument stands for its result.  A dependency named in `after` fills the
-parameter of its own name; parameters still open are filled with the remaining results in the order of `after`; a
-function with none open gets none.
+**How results arrive.**  A node given as an argument, or inside a list, a tuple or a dict, stands for its result.  A
+dependency named in `after` fills the parameter of its own name; parameters still open and without a default are filled
+with the remaining results in the order of `after`; a function with none open gets none.  One whose signature Python
+does not know, as of `int`, gets all results in that order.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
     from fairlead.tasks.submitting import Submitting
 
 FILLABLE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+CONTAINERS = frozenset({dict, list, tuple})  # of arguments, in which nodes are found
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Node:
     """A step of a DAG; give it to another as an argument to hand its result on."""
 
-    __slots__ = ("_open", "after", "args", "fn", "kwargs", "name", "priority")
+    __slots__ = ("_open", "after", "args", "fn", "given", "kwargs", "name", "priority")
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class Node:
         self.kwargs = kwargs
         self.after = after
         self.priority = priority
+        self.given = _nodes_in((*args, *kwargs.values()))
         self._open = _open_parameters(fn, len(args), kwargs) if after else []
 
     @property
@@ -54,19 +57,11 @@ class Node:
         """The names of the nodes this one waits for, each once."""
         return dict.fromkeys((*self.after, *(node.name for node in self.given)))
 
-    @property
-    def given(self) -> list[Node]:
-        """The nodes that stand among the arguments."""
-        return [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Node)]
-
     def arguments(self, results: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Put results where nodes stand, and the results of `after` where the function takes them."""
-
-        def read(value: Any) -> Any:
-            return results[value.name] if isinstance(value, Node) else value
-
-        args = [read(value) for value in self.args]
-        kwargs = {key: read(value) for key, value in self.kwargs.items()}
+        args, kwargs = list(self.args), dict(self.kwargs)
+        if self.given:
+            args, kwargs = _filled(args, results), _filled(kwargs, results)
         left = list(self.after)
         taken: dict[
             str, Any
@@ -80,7 +75,7 @@ class Node:
             if left and parameter.name not in taken and parameter.default is parameter.empty:
                 taken[parameter.name] = results[left.pop(0)]
         kinds = {parameter.kind for parameter in self._open}
-        rest = bool(left) and inspect.Parameter.VAR_POSITIONAL in kinds and not kwargs
+        rest = bool(left) and inspect.Parameter.VAR_POSITIONAL in kinds
         for parameter in fillable:
             if parameter.name not in taken:
                 rest = False  # a default stands before what *args would take
@@ -263,11 +258,38 @@ def _open_parameters(
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):  # some builtins have no signature
-        return []
+        return [inspect.Parameter("results", inspect.Parameter.VAR_POSITIONAL)]
     still_open = []
+    by_name = False  # after a parameter that is given by name no other can be given by position
     for parameter in parameters:
         if parameter.kind in FILLABLE and given:
             given -= 1
-        elif parameter.name not in kwargs:
+        elif parameter.name in kwargs:
+            by_name = True
+        elif not (by_name and parameter.kind is inspect.Parameter.VAR_POSITIONAL):
             still_open.append(parameter)
     return still_open
+
+
+def _nodes_in(values: Iterable[Any]) -> list[Node]:
+    """Find the nodes among values and inside lists, tuples and dicts, each of which is looked into once."""
+    looked_at = list(values)
+    nodes, containers = [], set()
+    for value in looked_at:  # which grows meanwhile
+        if isinstance(value, Node):
+            nodes.append(value)
+        elif type(value) in CONTAINERS and id(value) not in containers:
+            containers.add(id(value))
+            looked_at.extend(value.values() if type(value) is dict else value)
+    return nodes
+
+
+def _filled(value: Any, results: dict[str, Any]) -> Any:
+    """Put results where nodes stand; what holds none stays the object it is."""
+    if isinstance(value, Node):
+        return results[value.name]
+    if type(value) not in CONTAINERS or not _nodes_in([value]):
+        return value
+    if type(value) is dict:
+        return {key: _filled(each, results) for key, each in value.items()}
+    return type(value)([_filled(each, results) for each in value])

@@ -151,12 +151,13 @@ class Door:
 
     def _ended(self, ticket: Ticket, outcome: Outcome, error: BaseException | None) -> None:
         """Count a ticket whose work has ended, or, LOST, had not begun."""
-        count = self._count
+        count, tier = self._count, TIER_OF[ticket.priority]
+        count.adrift.discard(ticket)
         if outcome is Outcome.LOST:
             count.cancelled += 1
-            count.lost[TIER_OF[ticket.priority]] += 1
+            count.lost[tier] += 1
             return
-        count.completed[TIER_OF[ticket.priority]] += 1
+        count.completed[tier] += 1
         if isinstance(error, Exception):
             count.failed += 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fairlead.capacities import Slots
@@ -35,7 +36,13 @@ class SharedPool:
         capacity: Capacity | None = None,
         gate: MakeGate = Gate,
     ) -> None:
-        self._members = FairQueue("door", inside=_policy_of)
+        self._members = FairQueue(
+            "door.number",
+            weights=attrgetter("weight"),
+            inside=attrgetter("policy"),
+            name="members",
+        )
+        self._made = 0
         self._gate = LoopGate(gate(self._members, slots_or(capacity, max_concurrency)))
         self._workers = Workers(self._gate)
 
@@ -51,16 +58,21 @@ class SharedPool:
         weight = positive(weight, "weight")
         policy = aging_or(policy, max_queue_size, starvation_timeout)
         member = _Member(self._gate, self._workers, policy)
-        self._members.set_weight(member, weight)
+        self._made += 1
+        member.number = _Number(self._made)
+        member.number.policy, member.number.weight = policy, weight
         return member
 
     def set_weight(self, member: Scheduler, weight: float) -> None:
         """Change the weight of a member; it counts from the next start on."""
-        if member._gate is not self._gate:
+        if not isinstance(member, _Member) or member._gate is not self._gate:
             raise ConfigError(
                 "that scheduler is not a member of this pool; make it with pool.scheduler()"
             )
-        self._members.set_weight(member, positive(weight, "weight"))
+        weight = positive(weight, "weight")
+        if self._gate.loop is not None and self._gate.loop.is_running():
+            self._gate.enter("set_weight")
+        self._gate.adjust(Change(self._members.name, "set_weight", (int(member.number), weight)))
 
     def resize(self, max_concurrency: int) -> None:
         """Change the number of slots all members share."""
@@ -72,11 +84,15 @@ class SharedPool:
         self._gate.adjust(Change(capacity.name, "resize", (total,)))
 
 
+class _Number(int):
+    """What the queue knows a member by: a plain value for a recording, and no hold on a member that was dropped."""
+
+    policy: Policy
+    weight: float  # until it is changed
+
+
 class _Member(Scheduler):
+    number: _Number
+
     def resize(self, max_concurrency: int) -> None:
         raise Misuse("the slots belong to the pool; call resize() on the SharedPool")
-
-
-def _policy_of(member: Any) -> Policy:
-    policy: Policy = member._policy
-    return policy

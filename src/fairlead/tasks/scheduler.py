@@ -123,7 +123,9 @@ class Scheduler(Door, Submitting):
         limit = None if timeout is None else seconds(timeout, "timeout", zero=True)
         self._gate.enter("shutdown")
         task = current_task()
-        if any(ticket.owner is task for ticket in self._running()):
+        holders: Any = self._core.holders
+        ours = [ticket for ticket in holders if self._owns(ticket)]
+        if any(ticket.owner is task for ticket in (*ours, *self._workers.of(self))):
             raise Misuse(
                 "shutdown() was called from work this scheduler runs: it would wait for itself"
             )
@@ -160,12 +162,9 @@ class Scheduler(Door, Submitting):
                 ticket.told()
         self._look_whether_drained()
 
-    def _running(self) -> list[Any]:
-        return [ticket for ticket in self._core.holders if self._owns(ticket)]
-
     async def _cancel_spawned(self) -> None:
         """Cancel running work of ours; work in callers' own tasks is theirs to cancel."""
-        spawned = [ticket for ticket in self._running() if type(ticket) is Work]
+        spawned = self._workers.of(self)
         for work in spawned:
             work.cancel()
         if spawned:
@@ -296,7 +295,7 @@ class Scheduler(Door, Submitting):
 
     def _finish(self, ticket: TaskTicket, outcome: Outcome, error: BaseException | None) -> None:
         """Finish a ticket whose work ran, or was to run, in its caller's task."""
-        if error is None and outcome is OK:
+        if error is None and outcome is OK and ticket.state is RUNNING:
             self._count.completed[TIER_OF[ticket.priority]] += 1
         else:
             self._ended(ticket, outcome, error)

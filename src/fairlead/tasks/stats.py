@@ -54,6 +54,7 @@ class Counts:
     """Plain counters, one addition each; lists go by tier, an index into TIERS."""
 
     __slots__ = (
+        "adrift",
         "cancelled",
         "clamped",
         "completed",
@@ -74,6 +75,7 @@ class Counts:
         self.cancelled = 0
         self.expired = 0  # part of cancelled: waited longer than it may
         self.lost = [0, 0, 0]  # part of cancelled: granted a slot, and gone before it could start
+        self.adrift: set[Ticket] = set()  # under way without room: their hold has expired
         self.refused = 0
         self.clamped = 0
         self.promotions = 0
@@ -88,7 +90,7 @@ class Counts:
     def histograms(self, running: Iterable[Ticket]) -> dict[str, WaitHistogram]:
         """Tell the waits of everything started; what never waited is not counted one by one, it is the rest."""
         started = [done + lost for done, lost in zip(self.completed, self.lost, strict=True)]
-        for ticket in running:
+        for ticket in (*running, *self.adrift):
             started[TIER_OF[ticket.priority]] += 1
         histograms = {}
         for index, tier in enumerate(TIERS):

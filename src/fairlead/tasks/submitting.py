@@ -51,10 +51,13 @@ class TaskTicket(LeanTicket):
         elif self.started_at == inf:
             self.door._left(self)
         elif self.woken is None:
-            return  # it runs, and its room was taken back: it is counted when it ends
+            # Its hold has expired: it runs, and is counted when it ends.
+            self.door._count.adrift.add(self)
         else:
-            self.door._started(self)  # it started and ended within one late verb
+            if not self.woken.done():  # it started and expired within one late verb
+                self.door._started(self)
             self.door._ended(self, Outcome.LOST, None)
+            self.door._look_whether_drained()
         if self.woken is not None and not self.woken.done():
             self.woken.set_result(None)
 
@@ -174,7 +177,7 @@ class Submitting:
         if task is None:
             door._prepare_spawn(work)
         ticket = Work(loop=gate.loop)
-        ticket.asked = ticket.handed = False
+        ticket.handed = False
         ticket.context = copy_context() or None
         door._offer(ticket, priority, work, fields, args or kwargs, task)
         ticket.owner = None  # until its worker has begun it

@@ -49,8 +49,10 @@ class BlockingTicket(Ticket):
             self.begun = True
             door._started(self)
         elif self.begun:
-            return  # its hold has expired: the work goes on without room, and is counted when it ends
-        elif self.started_at < inf:  # it started and ended within one late verb
+            # Its hold has expired: it goes on, and is counted when it ends.
+            door._count.adrift.add(self)
+            return
+        elif self.started_at < inf:  # it started and expired within one late verb
             door._started(self)
             door._ended(self, Outcome.LOST, None)
             door._look_whether_drained()

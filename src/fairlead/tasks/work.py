@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.core.ticket import RUNNING, WAITING, WITHDRAWN, LeanTicket, Outcome, Ticket
 from fairlead.errors import PolicyError
+from fairlead.runtime.loop import task_of
 from fairlead.tasks.priority import TIER_OF
 
 if TYPE_CHECKING:
@@ -40,13 +41,12 @@ OK = Outcome.OK
 class Work(_TicketAndFuture):
     """A unit of spawned work: cancelling it withdraws what waits and cancels what runs."""
 
-    __slots__ = (*LeanTicket.__slots__, "asked", "context", "door", "handed", "owner")
+    __slots__ = (*LeanTicket.__slots__, "context", "door", "handed", "owner")
 
-    asked: bool  # to be cancelled while it runs
     context: Context | None  # of the spawner; None: it had no variables
     door: Scheduler
     handed: bool  # to a worker, which has begun it or will
-    owner: asyncio.Task[Any] | None  # the worker that runs it
+    owner: Worker | None  # that runs it
 
     def told(self) -> None:
         """Carry out the verdict the gate has just written."""
@@ -55,10 +55,13 @@ class Work(_TicketAndFuture):
             self.door._workers.start(self)
             return
         if self.handed:
-            return  # it runs, or is about to, and its room was taken back: it is counted when it ends
-        if self.started_at < inf:  # it started and ended within one late verb
+            # Its hold has expired: it goes on, and is counted when it ends.
+            self.door._count.adrift.add(self)
+            return
+        if self.started_at < inf:  # it started and expired within one late verb
             self.door._started(self)
             self.door._ended(self, Outcome.LOST, None)
+            self.door._look_whether_drained()
         else:
             self.door._left(self)
         self._forget()
@@ -75,8 +78,7 @@ class Work(_TicketAndFuture):
             self.door._withdraw(self)
             self._forget()
         elif self.owner is not None:
-            self.asked = True
-            return self.owner.cancel(msg)
+            return self.owner.cancel_work(msg)
         # else it is granted and not begun: its worker will find it cancelled
         return asyncio.Future.cancel(self, msg)
 
@@ -91,27 +93,76 @@ for _name in Ticket.RARE:
     setattr(Work, _name, getattr(LeanTicket, _name))
 
 
+class Worker(asyncio.Task[None]):
+    """A task that runs one unit after another, and knows whether a cancellation is meant for the unit or for itself.
+
+    What a unit does to its own task ends that unit alone.  Whoever else cancels a worker and does not take it back,
+    as a timeout inside the unit would, means the worker and what is queued: so does a loop that ends.
+    """
+
+    __slots__ = ("meant_for_work", "touched", "work")
+
+    meant_for_work: int  # how many of `cancelling()` are
+    touched: bool  # there was a cancellation, which may be yet to arrive though it was taken back
+    work: Work | None  # the unit that runs or is next, whether it holds its room or lost it
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        # Asked of this loop, not of a running one: loops are ended from outside, when none runs.
+        if task_of(self.get_loop()) is self:
+            return self.cancel_work(msg)
+        self.touched = True
+        return super().cancel(msg)
+
+    def cancel_work(self, msg: Any | None) -> bool:
+        """Cancel the unit that runs."""
+        self.touched = True
+        self.meant_for_work += 1
+        return super().cancel(msg)
+
+    def uncancel(self) -> int:
+        left = super().uncancel()
+        self.meant_for_work = min(self.meant_for_work, left)
+        return left
+
+    async def pause(self) -> None:
+        """Let the loop look at others between two units, and what cancelled the last one hit nobody else."""
+        while self.cancelling():
+            self.uncancel()
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if self.cancelling():
+                raise  # it came just now, when no unit runs
+        self.touched = False
+
+
 class Workers:
-    """The worker tasks of one gate."""
+    """The workers of one gate."""
 
     def __init__(self, gate: LoopGate) -> None:
         self._gate = gate
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[Worker] = set()
 
     def start(self, work: Work) -> None:
         """Run work that has just been granted its slot, in a worker of its own."""
         work.handed = True
         own = Context()
-        worker = self._gate.entered.create_task(
-            self._work(work, own), name="fairlead-worker", context=own
+        worker = Worker(
+            self._work(work, own), loop=self._gate.entered, name="fairlead-worker", context=own
         )
+        worker.meant_for_work, worker.touched, worker.work = 0, False, work
         self.tasks.add(worker)
         worker.add_done_callback(self.tasks.discard)
 
+    def of(self, door: Scheduler) -> list[Work]:
+        """Tell the work of one door that has started and not ended."""
+        return [task.work for task in self.tasks if task.work and task.work.door is door]
+
     async def rest(self) -> None:
-        """Wait for workers that have nothing left to run to end."""
-        while self.tasks and not self._gate.gate.active:
-            await asyncio.wait(set(self.tasks))
+        """Wait for workers that have nothing left to run to end, which takes a step or two."""
+        ending = [task for task in self.tasks if task.work is None]
+        if ending:
+            await asyncio.wait(ending)
 
     async def _work(self, first: Work, own: Context) -> None:
         """Run one unit after another.
@@ -119,13 +170,13 @@ class Workers:
         Work whose spawner had context variables runs inside a copy of them; other work runs in this task's `own`
         context, which is empty, and if it leaves a variable behind, the next unit is given to a new worker.
         """
-        task = asyncio.current_task()
+        task: Any = asyncio.current_task()
         work: Work | None = first
         begun = 0
         while work is not None:
             if work.done():  # cancelled between grant and start
                 discard(work.work)
-                work = self._next(work, Outcome.LOST, None)
+                task.work = work = self._next(work, Outcome.LOST, None)
                 continue
             work.owner = task
             context = work.context
@@ -147,18 +198,19 @@ class Workers:
             except BaseException as raised:
                 work.set_exception(_bearable(raised))
                 error = raised
-            following = self._next(work, OK, error)
-            if work.asked:
-                await _uncancel(task)
-            elif error is not None and not isinstance(error, Exception):
+            task.work = following = self._next(work, OK, error)
+            begun += 1
+            if error is not None and not isinstance(error, Exception):
                 self._leave(task, error, following)
+            if task.touched or (begun % TURN == 0 and following is not None):
+                try:
+                    await task.pause()
+                except asyncio.CancelledError as cancelled:
+                    self._leave(task, cancelled, following)
             if own and following is not None:
                 self.start(following)
                 return
             work = following
-            begun += 1
-            if begun % TURN == 0 and work is not None:
-                await asyncio.sleep(0)
 
     def _next(self, work: Work, outcome: Outcome, error: BaseException | None) -> Work | None:
         """End a unit of work and take over one that starts in its place.
@@ -167,7 +219,7 @@ class Workers:
         """
         door, gate = work.door, self._gate
         core = gate.gate
-        if error is None and outcome is OK:
+        if error is None and outcome is OK and work.state is RUNNING:
             door._count.completed[TIER_OF[work.priority]] += 1
         else:
             door._ended(work, outcome, error)
@@ -188,13 +240,11 @@ class Workers:
             door._look_whether_drained()
         return following
 
-    def _leave(
-        self, task: asyncio.Task[Any] | None, error: BaseException, following: Work | None
-    ) -> None:
-        """Decide what becomes of a worker whose work ended with more than an Exception."""
+    def _leave(self, task: Worker, error: BaseException, following: Work | None) -> None:
+        """Decide what becomes of a worker that is cancelled, or whose work ended with more than an Exception."""
         if isinstance(error, asyncio.CancelledError):
-            if task is None or not task.cancelling():
-                return  # the work cancelled itself
+            if task.cancelling() <= task.meant_for_work:
+                return  # the work was cancelled, or cancelled itself
             while following is not None:  # the loop is closing: what is queued goes with it
                 asyncio.Future.cancel(following)
                 discard(following.work)
@@ -223,16 +273,6 @@ def _drive(work: Coroutine[Any, Any, Any], context: Context) -> Generator[Any, A
         except BaseException as error:
             value = error
             step = work.throw
-
-
-async def _uncancel(task: asyncio.Task[Any] | None) -> None:
-    """Take back a cancellation meant for work that has ended, delivered or not."""
-    try:
-        await asyncio.sleep(0)
-    except asyncio.CancelledError:
-        pass
-    while task is not None and task.cancelling():
-        task.uncancel()
 
 
 def _bearable(error: BaseException) -> BaseException:

@@ -198,8 +198,8 @@ class Store(Protocol):
     async def unannounced(self, limit: int) -> list[RunRow]:
         """Tell ended runs whose end was not announced yet."""
 
-    async def announced(self, dags: Sequence[int]) -> None:
-        """Note that the ends of these runs were announced."""
+    async def announced(self, runs: Sequence[RunRow]) -> None:
+        """Note that these ends of runs were announced; not the end of one that was started again since."""
 
     async def archive(self, before: float, limit: int) -> int:
         """Move runs that ended before a time to the archive; tell how many."""

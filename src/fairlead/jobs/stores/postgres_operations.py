@@ -170,14 +170,15 @@ class Operations:
         )
         return [RunRow(*row) for row in await self._fetch(sql, limit, again=True)]
 
-    async def announced(self, dags: Sequence[int]) -> None:
-        # In order, and not those that have been started again since.
+    async def announced(self, runs: Sequence[RunRow]) -> None:
+        # In order, and not those that have been started again since: they have ended at no such time.
         sql = (
             "UPDATE fairlead.dags d SET announced = true FROM (SELECT dag FROM fairlead.dags "
-            "WHERE dag = ANY ($1::bigint[]) AND completed_on IS NOT NULL ORDER BY dag FOR NO KEY UPDATE) l "
+            "WHERE dag = ANY ($1::bigint[]) AND completed_on = ANY ($2::float8[]) ORDER BY dag FOR NO KEY UPDATE) l "
             "WHERE d.dag = l.dag"
         )
-        await self._fetch(sql, dags, again=True)
+        dags, ends = [run.dag for run in runs], [run.completed_on for run in runs]
+        await self._fetch(sql, dags, ends, again=True)
 
     async def archive(self, before: float, limit: int) -> int:
         rows = await self._fetch("SELECT fairlead.archive($1, $2)", before, limit)

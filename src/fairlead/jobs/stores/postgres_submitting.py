@@ -142,11 +142,14 @@ async def submit_on(
     if connection.autocommit and idle:
         raise _no_transaction()
     sql = address.with_schema(SUBMIT_BY_PSYCOPG)
+    # A cursor of our own: those that the connection makes may read placeholders in another way.
     try:
         if isinstance(connection, psycopg.Connection):
             found = await asyncio.to_thread(_submit_in_thread, connection, sql, columns, channel)
         else:
-            async with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
+            async with psycopg.AsyncCursor(
+                connection, row_factory=psycopg.rows.tuple_row
+            ) as cursor:
                 await cursor.execute(sql, columns)
                 found = await cursor.fetchall()
                 await cursor.execute(NOTIFY.format("%s"), [channel])
@@ -166,7 +169,8 @@ async def submit_on(
 
 
 def _submit_in_thread(connection: Any, sql: str, columns: list[Any], channel: str) -> list[Any]:
-    with connection.cursor(row_factory=sys.modules["psycopg"].rows.tuple_row) as cursor:
+    psycopg: Any = sys.modules["psycopg"]
+    with psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
         cursor.execute(sql, columns)
         found: list[Any] = cursor.fetchall()
         cursor.execute(NOTIFY.format("%s"), [channel])

@@ -326,8 +326,8 @@ class SqliteStore:
     async def unannounced(self, limit: int) -> list[RunRow]:
         return await self._read(lambda db: sqlite_archive.unannounced(db, limit))
 
-    async def announced(self, dags: Sequence[int]) -> None:
-        await self._write(lambda db: sqlite_archive.announced(db, dags), durable=True)
+    async def announced(self, runs: Sequence[RunRow]) -> None:
+        await self._write(lambda db: sqlite_archive.announced(db, runs), durable=True)
 
     async def archive(self, before: float, limit: int) -> int:
         return await self._write(lambda db: sqlite_archive.archive(db, before, limit), durable=True)

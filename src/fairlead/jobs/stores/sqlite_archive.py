@@ -74,11 +74,11 @@ def unannounced(connection: sqlite3.Connection, limit: int) -> list[RunRow]:
     return [run_row(row) for row in rows.fetchall()]
 
 
-def announced(connection: sqlite3.Connection, dags: Sequence[int]) -> None:
+def announced(connection: sqlite3.Connection, runs: Sequence[RunRow]) -> None:
     """Note announcements."""
-    connection.execute(
-        "UPDATE dags SET announced = 1 WHERE id IN (SELECT value FROM json_each(?)) AND completed_on IS NOT NULL",
-        (compact(list(dags)),),
+    connection.executemany(
+        "UPDATE dags SET announced = 1 WHERE id = ? AND completed_on = ?",
+        [(run.dag, run.completed_on) for run in runs],
     )
 
 
