@@ -955,7 +955,10 @@ class StoreContract:
         assert beat.cancel == [(dag, 0, hand.fences[dag, 0])]
         (running,) = await hand.store.running()
         assert running.cancelling
-        assert await hand.store.cancel(dag), "once more does no harm"
+        assert not await hand.store.cancel(dag), "once more changes nothing"
+        assert not await hand.store.pause(dag)
+        assert not await hand.store.resume(dag)
+        assert await hand.state(dag) == ACTIVE
         told = await hand.end(dag, 0, CANCELLED)
         assert (told.ready, told.ended) == ([], [RunEnd(dag, CANCELLED)])
         assert (await hand.store.beat([hand.worker], LEASE)).cancel == []
@@ -1000,7 +1003,7 @@ class StoreContract:
         dag = await hand.submit(DIAMOND)
         assert not await hand.store.resume(dag), "it was not paused"
         assert await hand.store.pause(dag)
-        assert await hand.store.pause(dag), "once more does no harm"
+        assert not await hand.store.pause(dag), "once more changes nothing"
         assert (await hand.state(dag), await hand.states(dag)) == (SUSPENDED, [SUSPENDED] * 4)
         assert await hand.ready() == []
         assert await hand.claim(dag, 0) == []
@@ -1054,6 +1057,16 @@ class StoreContract:
         assert await hand.store.cancel(dag)
         assert await hand.state(dag) == CANCELLED
         assert await hand.states(dag) == [CANCELLED, SKIPPED, SKIPPED]
+
+    async def test_a_paused_run_that_is_being_cancelled_is_not_paused(self, hand: Hand):
+        dag = await hand.submit(CHAIN)
+        await hand.claim(dag, 0)
+        await hand.store.pause(dag)
+        assert await hand.store.cancel(dag)
+        assert await hand.state(dag) == ACTIVE
+        assert not await hand.store.resume(dag)
+        assert not await hand.store.pause(dag)
+        assert (await hand.end(dag, 0, RETRY)).ended == [RunEnd(dag, CANCELLED)]
 
     # Retrying
 

@@ -1,8 +1,8 @@
 """Calls on threads of our own: as many as there are slots, whatever the size of the loop's default executor.
 
-Nobody can stop a thread.  A call that is cancelled or out of time sees `current_job().cancelled` and keeps its slot until
-it returns, so that nothing runs beside it.  If others end it before it does, its thread is *abandoned*: of no more
-account.  Another takes its place.
+Nobody can stop a thread.  A call that is cancelled or out of time sees `current_job().cancelled` and keeps its slot
+until it returns, so that nothing runs beside it.  If others end it before it does, its thread is *abandoned*: of no
+more account.  Another takes its place.
 
 Coroutine functions get a loop of their own on the thread, where they can be cancelled; whatever they block, it is not
 the loop of the service.
