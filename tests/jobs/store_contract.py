@@ -1135,6 +1135,39 @@ class StoreContract:
         assert [(job.soft, job.hard) for job in jobs] == [(None, 7.0), (100.0, 200.0)]
         assert not await hand.store.set_sla(submitted.dag, 1.0, None, node=2)
 
+    async def test_of_two_slas_of_a_job_one_may_be_its_runs(self, hand: Hand):
+        now = hand.store.now()
+        run = new_run(["a", "b"], soft=now - 20, hard=now + 500)
+        jobs = (
+            run.jobs[0]._replace(soft=now - 20, hard=now + 90, own_sla=True),
+            run.jobs[1]._replace(soft=now - 10, hard=now + 500, own_sla=True),
+        )
+        (submitted,) = await hand.store.submit([run._replace(jobs=jobs)])
+        dag = submitted.dag
+
+        async def told():
+            return sorted(
+                (one.node is None, one.node, one.kind) for one in await hand.store.missed()
+            )
+
+        async def slas():
+            jobs = await hand.store.jobs(dag)
+            return [
+                tuple(None if at is None else round(at - now) for at in (job.soft, job.hard))
+                for job in jobs
+            ]
+
+        assert await told() == [(False, 1, "soft"), (True, None, "soft")]
+        assert await hand.store.set_sla(dag, now + 50, now + 70)
+        assert await slas() == [(50, 90), (-10, 70)]
+        assert await told() == []
+        assert await hand.store.set_sla(dag, now - 9, now - 5)
+        assert await slas() == [(-9, 90), (-10, -5)]
+        assert await told() == [(True, None, "hard"), (True, None, "soft")]
+        assert await hand.store.set_sla(dag, now + 400, None)
+        assert await slas() == [(90, 90), (-10, None)]
+        assert await told() == []
+
     async def test_a_missed_sla_is_told_once(self, hand: Hand):
         now = hand.store.now()
         dag = await hand.submit(soft=now - 20, hard=now + 500)
@@ -1163,7 +1196,7 @@ class StoreContract:
     async def test_an_sla_missed_between_two_looks_is_told_after_the_end(self, hand: Hand):
         now = hand.store.now()
         run = new_run(["a"], soft=now - 1)
-        job = run.jobs[0]._replace(soft=now - 1, own_sla=True)
+        job = run.jobs[0]._replace(soft=now - 2, own_sla=True)
         (submitted,) = await hand.store.submit([run._replace(jobs=(job,))])
         await hand.do(submitted.dag, 0)
         told = {(one.dag, one.node) for one in await hand.store.missed()}

@@ -208,7 +208,7 @@ def test_a_dag_of_which_nothing_is_left_gives_up_its_place() -> None:
     assert ids(tested.started(1.0 + LINGER)) == [(2, 0)]
 
 
-def test_a_dag_that_is_paused_gives_up_its_place_when_nothing_of_it_runs_and_takes_it_again() -> None:
+def test_a_paused_dag_gives_up_its_place_when_nothing_of_it_runs_and_takes_it_again() -> None:
     tested = frontier(max_concurrent_dags=1)
     tested.resize("ocr", 2, 0.0)
     tested.add([job(1)], 0.0)

@@ -361,7 +361,7 @@ class _Case:
         return frontier
 
     async def _planners(self) -> dict[str, Any]:
-        planners = {}
+        planners: dict[str, Any] = {}
         for name, value in (await self.store.settings()).items():
             if name == "planner" or name.startswith("planner."):
                 try:

@@ -70,7 +70,7 @@ class Frontier:
         self._later = Later()
         self._started: list[Ticket] = []
         self._idle: dict[int, float] = {}  # active DAGs of which nothing is here, since when
-        self._dropped: set[int] = set()  # active DAGs whose jobs were dropped and have not come back
+        self._dropped: set[int] = set()  # active DAGs that have not come back since
         self.proposed = 0
         self.lost_claims = 0
 

@@ -237,16 +237,24 @@ def set_sla(
 ) -> bool:
     """Change SLAs; a new one that is missed is told again."""
     if node is None:
-        changed = connection.execute(
+        old = connection.execute("SELECT soft, hard FROM dags WHERE id = ?", (dag,)).fetchone()
+        if old is None:
+            return False
+        connection.execute(
             "UPDATE dags SET soft = ?1, hard = ?2, told = 0, soft_due = iif(completed_on IS NULL, ?1, NULL), "
             "hard_due = iif(completed_on IS NULL, ?2, NULL) WHERE id = ?3",
             (soft, hard, dag),
         )
-        if not changed.rowcount:
-            return False
+        # A job with one SLA of its own has the other of its run, but never a soft one after its own hard one.
+        own_hard = "own_sla AND hard IS NOT ? AND hard < ?"
         connection.execute(
-            f"UPDATE jobs SET soft = ?, hard = ? WHERE {OF_RUN} AND NOT own_sla",
-            (soft, hard, dag, dag),
+            f"UPDATE jobs SET soft = iif({own_hard}, hard, ?), soft_due = iif({own_hard}, hard, NULL) "
+            f"WHERE {OF_RUN} AND (NOT own_sla OR soft IS ?)",
+            (old[1], soft, soft, old[1], soft, dag, dag, old[0]),
+        )
+        connection.execute(
+            f"UPDATE jobs SET hard = ?, hard_due = NULL WHERE {OF_RUN} AND (NOT own_sla OR hard IS ?)",
+            (hard, dag, dag, old[1]),
         )
     else:
         if not 0 <= node <= NODE or dag >> (62 - SHIFT):
