@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from fairlead.jobs.executors.base import Call, Outcome
 
 IDLE = 60.0  # seconds after which a thread with nothing to do ends
-GOODBYE = 1.0  # seconds that threads get to end when the runner closes
+# Seconds that threads get to end when the runner closes; they were told before, and who is hurried has 1.5 s for both.
+GOODBYE = 0.5
 
 log = logging.getLogger("fairlead.jobs")
 
