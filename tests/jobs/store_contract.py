@@ -955,7 +955,10 @@ class StoreContract:
         assert beat.cancel == [(dag, 0, hand.fences[dag, 0])]
         (running,) = await hand.store.running()
         assert running.cancelling
-        assert await hand.store.cancel(dag), "once more does no harm"
+        assert not await hand.store.cancel(dag), "once more changes nothing"
+        assert not await hand.store.pause(dag)
+        assert not await hand.store.resume(dag)
+        assert await hand.state(dag) == ACTIVE
         told = await hand.end(dag, 0, CANCELLED)
         assert (told.ready, told.ended) == ([], [RunEnd(dag, CANCELLED)])
         assert (await hand.store.beat([hand.worker], LEASE)).cancel == []
@@ -1000,7 +1003,7 @@ class StoreContract:
         dag = await hand.submit(DIAMOND)
         assert not await hand.store.resume(dag), "it was not paused"
         assert await hand.store.pause(dag)
-        assert await hand.store.pause(dag), "once more does no harm"
+        assert not await hand.store.pause(dag), "once more changes nothing"
         assert (await hand.state(dag), await hand.states(dag)) == (SUSPENDED, [SUSPENDED] * 4)
         assert await hand.ready() == []
         assert await hand.claim(dag, 0) == []
@@ -1054,6 +1057,16 @@ class StoreContract:
         assert await hand.store.cancel(dag)
         assert await hand.state(dag) == CANCELLED
         assert await hand.states(dag) == [CANCELLED, SKIPPED, SKIPPED]
+
+    async def test_a_paused_run_that_is_being_cancelled_is_not_paused(self, hand: Hand):
+        dag = await hand.submit(CHAIN)
+        await hand.claim(dag, 0)
+        await hand.store.pause(dag)
+        assert await hand.store.cancel(dag)
+        assert await hand.state(dag) == ACTIVE
+        assert not await hand.store.resume(dag)
+        assert not await hand.store.pause(dag)
+        assert (await hand.end(dag, 0, RETRY)).ended == [RunEnd(dag, CANCELLED)]
 
     # Retrying
 
@@ -1122,6 +1135,39 @@ class StoreContract:
         assert [(job.soft, job.hard) for job in jobs] == [(None, 7.0), (100.0, 200.0)]
         assert not await hand.store.set_sla(submitted.dag, 1.0, None, node=2)
 
+    async def test_of_two_slas_of_a_job_one_may_be_its_runs(self, hand: Hand):
+        now = hand.store.now()
+        run = new_run(["a", "b"], soft=now - 20, hard=now + 500)
+        jobs = (
+            run.jobs[0]._replace(soft=now - 20, hard=now + 90, own_sla=True),
+            run.jobs[1]._replace(soft=now - 10, hard=now + 500, own_sla=True),
+        )
+        (submitted,) = await hand.store.submit([run._replace(jobs=jobs)])
+        dag = submitted.dag
+
+        async def told():
+            return sorted(
+                (one.node is None, one.node, one.kind) for one in await hand.store.missed()
+            )
+
+        async def slas():
+            jobs = await hand.store.jobs(dag)
+            return [
+                tuple(None if at is None else round(at - now) for at in (job.soft, job.hard))
+                for job in jobs
+            ]
+
+        assert await told() == [(False, 1, "soft"), (True, None, "soft")]
+        assert await hand.store.set_sla(dag, now + 50, now + 70)
+        assert await slas() == [(50, 90), (-10, 70)]
+        assert await told() == []
+        assert await hand.store.set_sla(dag, now - 9, now - 5)
+        assert await slas() == [(-9, 90), (-10, -5)]
+        assert await told() == [(True, None, "hard"), (True, None, "soft")]
+        assert await hand.store.set_sla(dag, now + 400, None)
+        assert await slas() == [(90, 90), (-10, None)]
+        assert await told() == []
+
     async def test_a_missed_sla_is_told_once(self, hand: Hand):
         now = hand.store.now()
         dag = await hand.submit(soft=now - 20, hard=now + 500)
@@ -1150,7 +1196,7 @@ class StoreContract:
     async def test_an_sla_missed_between_two_looks_is_told_after_the_end(self, hand: Hand):
         now = hand.store.now()
         run = new_run(["a"], soft=now - 1)
-        job = run.jobs[0]._replace(soft=now - 1, own_sla=True)
+        job = run.jobs[0]._replace(soft=now - 2, own_sla=True)
         (submitted,) = await hand.store.submit([run._replace(jobs=(job,))])
         await hand.do(submitted.dag, 0)
         told = {(one.dag, one.node) for one in await hand.store.missed()}

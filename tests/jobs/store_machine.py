@@ -59,6 +59,7 @@ class ModelRun:
     jobs: list[ModelJob]
     started: bool = False
     paused: bool = False
+    cancelling: bool = False
     ended: bool = False
     stopped: bool = False  # something was never started because of a cancel
     fences: list[int] = field(default_factory=list)  # all that were ever good
@@ -255,9 +256,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         dag, run = self.a_run(data)
-        assert self.do(self.store.cancel(dag)) == (not run.ended)
-        if run.ended:
+        changes = not run.ended and not run.cancelling
+        assert self.do(self.store.cancel(dag)) == changes
+        if not changes:
             return
+        run.cancelling, run.paused = True, False
         for job in run.jobs:
             if job.state in UNSTARTED:
                 met = all(run.jobs[need].state == COMPLETED for need in job.needs)
@@ -271,8 +274,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def pause(self, data: st.DataObject) -> None:
         dag, run = self.a_run(data)
-        assert self.do(self.store.pause(dag)) == (not run.ended)
-        if not run.ended:
+        changes = not (run.ended or run.cancelling or run.paused)
+        assert self.do(self.store.pause(dag)) == changes
+        if changes:
             run.paused = True
             for job in run.jobs:
                 if job.state in READY:
@@ -297,7 +301,7 @@ class StoreMachine(RuleBasedStateMachine):
         possible = run.ended and any(job.state != COMPLETED for job in run.jobs)
         assert self.do(self.store.retry(dag)) == possible
         if possible:
-            run.ended = run.paused = run.stopped = False
+            run.ended = run.paused = run.stopped = run.cancelling = False
             for job in run.jobs:
                 if job.state != COMPLETED:
                     job.go(CREATED)

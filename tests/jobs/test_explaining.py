@@ -220,7 +220,7 @@ class TestServing:
             reason, text = await said(jobs, "1.1")
             assert reason == "failed"
             assert "ValueError: at once" in text
-            assert "fairlead jobs retry 1" in text
+            assert "once its run has ended, fairlead jobs retry 1" in text
             for job in ("1.2", "1.3"):
                 reason, text = await said(jobs, job)
                 assert reason == "skipped"
@@ -255,6 +255,24 @@ def test_a_planner_that_leaves_it_out_is_named(url):
         found = await Operations(elsewhere).explain("1.0")
         assert (found.reason, idle in found.sentence) == ("planner", True)
         await elsewhere.close()
+
+    served(jobs, test)
+
+
+def test_a_planner_that_cannot_be_imported_here_is_named(url):
+    jobs = make(url, planner=Idle())
+
+    async def test():
+        dag = Dag("x")
+        dag.add("hold")
+        await jobs.submit(dag)
+        await until(lambda: leads(jobs))
+        await (await jobs.store()).set_setting("planner.default", "of_the_scheduler:Mine")
+        client = Jobs(jobs.url)
+        found = await Operations(client).explain("1.0")
+        await client.close()
+        assert found.reason == "planner"
+        assert "planner of_the_scheduler:Mine orders what runs there" in found.sentence
 
     served(jobs, test)
 

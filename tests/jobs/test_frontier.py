@@ -208,6 +208,38 @@ def test_a_dag_of_which_nothing_is_left_gives_up_its_place() -> None:
     assert ids(tested.started(1.0 + LINGER)) == [(2, 0)]
 
 
+def test_a_paused_dag_gives_up_its_place_when_nothing_of_it_runs_and_takes_it_again() -> None:
+    tested = frontier(max_concurrent_dags=1)
+    tested.resize("ocr", 2, 0.0)
+    tested.add([job(1)], 0.0)
+    started = ids(tested.started(0.0))
+    tested.add([job(2)], 0.5)
+    tested.drop(1, 1.0)
+    tested.advance(1.0)
+    assert not tested.started(1.0), "something of it still runs"
+    tested.ended(started, 2.0)
+    assert tested.due <= 2.0
+    tested.advance(2.0)
+    assert ids(tested.started(2.0)) == [(2, 0)]
+    tested.add([job(1, 1, active=True)], 3.0)
+    assert ids(tested.started(3.0)) == [(1, 1)]
+
+
+def test_a_dag_that_is_only_changed_keeps_its_place() -> None:
+    tested = frontier(max_concurrent_dags=1)
+    tested.resize("ocr", 1, 0.0)
+    tested.add([job(1), job(1, 1)], 0.0)
+    (first,) = ids(tested.started(0.0))
+    tested.add([job(2)], 0.5)
+    tested.drop(1, 1.0)
+    tested.add([job(1, 1, active=True)], 1.0)
+    tested.ended([first], 2.0)
+    assert ids(tested.started(2.0)) == [(1, 1)]
+    tested.ended([(1, 1)], 3.0)
+    tested.advance(3.0)
+    assert not tested.started(3.0)
+
+
 def test_nothing_is_left_of_dags_that_came_and_went() -> None:
     tested = frontier(max_concurrent_dags=8, max_running_per_dag=2, gate=Gate)
     tested.resize("ocr", 4, 0.0)

@@ -228,13 +228,26 @@ def test_a_soft_sla_after_the_hard_one_is_refused():
 
 
 def test_learned_estimates_fill_what_is_not_given():
-    tasks = {"extract": Task("extract", extract, estimate=0.0), "merge": TASKS["merge"]}
+    tasks = {"extract": Task("extract", extract), "merge": TASKS["merge"]}
     dag = Dag("learned")
     dag.add(merge, dag.add(extract))
     run = dag.plan(tasks, now=NOW, estimates={"merge": 5.0, "extract": 2.0})
     assert [(job.estimate, job.height) for job in run.jobs] == [(2.0, 7.0), (5.0, 5.0)]
     run = dag.plan(tasks, now=NOW)
     assert [(job.estimate, job.height) for job in run.jobs] == [(None, 2.0), (None, 1.0)]
+
+
+@pytest.mark.parametrize("learned", [{}, {"extract": 2.0}])
+def test_an_estimate_of_nothing_is_one(learned):
+    tasks = {"extract": Task("extract", extract, estimate=0.0), "merge": TASKS["merge"]}
+    dag = Dag("short")
+    dag.add(merge, dag.add(extract))
+    run = dag.plan(tasks, now=NOW, estimates=learned)
+    assert [(job.estimate, job.height) for job in run.jobs] == [(0.0, 1.0), (None, 1.0)]
+    alone = Dag("alone")
+    alone.add(extract)
+    (job,) = alone.plan(tasks, now=NOW, estimates=learned).jobs
+    assert (job.estimate, job.height) == (0.0, 0.0)
 
 
 # What is refused, by the rows of the catalogue
@@ -525,7 +538,9 @@ def test_recorded_workflows_are_planned_in_dependency_order(path):
             assert job.level == max((run.jobs[each].level + 1 for each in job.needs), default=0)
             assert set(job.uses) <= set(job.needs)
             for each in job.needs:
-                assert run.jobs[each].height >= job.height + (run.jobs[each].estimate or 1.0) - 1e-6
+                estimate = run.jobs[each].estimate
+                length = 1.0 if estimate is None else estimate
+                assert run.jobs[each].height >= job.height + length - 1e-6
 
 
 def test_a_node_says_what_it_is():

@@ -111,6 +111,7 @@ class TestRuns:
                 f"run {run} has not ended (created): wait for its end, or cancel it first",
             )
             assert (await do("pause"))[:2] == ("suspended", True)
+            assert await do("pause") == ("suspended", False, f"run {run} is paused already")
             assert (await do("resume"))[:2] == ("created", True)
             assert (await do("cancel"))[:2] == ("cancelled", True)
             assert await do("cancel") == (
@@ -121,6 +122,52 @@ class TestRuns:
             assert (await do("retry"))[:2] == ("created", True)
 
         asking(jobs, test)
+
+    def test_what_cannot_be_done_is_said_as_it_is(self, jobs):
+        release = asyncio.Event()
+
+        @jobs.task()
+        async def stubborn():
+            while not release.is_set():
+                try:
+                    await release.wait()
+                except asyncio.CancelledError:
+                    pass
+            raise ValueError("late")
+
+        async def test(app):
+            run = await submit(app, {"name": "x", "jobs": [{"name": "a", "task": "stubborn"}]})
+
+            async def do(deed):
+                said = (await ask(app, "POST", f"/v1/runs/{run}/{deed}")).json
+                return said["state"], said["changed"], said.get("message", "")
+
+            async def runs():
+                return (await ask(app, "GET", f"/v1/runs/{run}")).json["state"] == "active"
+
+            await until(runs)
+            assert (await do("pause"))[:2] == ("suspended", True)
+            assert (await do("cancel"))[:2] == ("active", True)
+            already = f"run {run} is being cancelled already"
+            assert await do("cancel") == ("active", False, already)
+            for deed in ("pause", "resume"):
+                assert await do(deed) == ("active", False, f"run {run} is being cancelled")
+            wait = f"run {run} has not ended (active): wait for its end"
+            assert await do("retry") == ("active", False, wait)
+            release.set()
+            assert (await ended(app, run))["state"] == "cancelled"
+            assert (await do("retry"))[1]
+            assert (await ended(app, run))["state"] == "failed"
+            store = await jobs.store()
+            explained = (await ask(app, "GET", f"/v1/jobs/{run}.0/explain")).json["explanation"]
+            assert f"; fairlead jobs retry {run} gives it fresh attempts" in explained
+            assert await store.archive(store.now() + 60, 10) == 1
+            archived = f"run {run} has ended (failed) and is archived: submit its DAG anew"
+            assert await do("retry") == ("failed", False, archived)
+            explained = (await ask(app, "GET", f"/v1/jobs/{run}.0/explain")).json["explanation"]
+            assert explained.endswith("; its run is archived, and is not retried")
+
+        asking(jobs, test, serving=True)
 
     def test_an_sla_is_changed_and_what_is_not_named_stays(self, jobs):
         async def test(app):

@@ -303,6 +303,35 @@ def test_a_call_that_will_not_be_cancelled_is_left_behind(tmp_path, caplog):
     assert any("left behind" in one for one in caplog.messages)
 
 
+@pytest.mark.parametrize("kind", ["local", "threads"])
+def test_a_thread_that_was_told_to_stop_keeps_its_slot_until_it_has(kind):
+    told, tidy = threading.Event(), threading.Event()
+
+    def polite() -> None:
+        while not current_job().cancelled:
+            time.sleep(0.001)
+        told.set()
+        tidy.wait(60)
+
+    async def scene():
+        desk = Desk()
+        value = {"kind": kind, "slots": 1}
+        crew = crew_of(desk, tasks_of(polite, calls.plain_give), value, patience=60.0, lease=10.0)
+        await crew.start()
+        late = desk.claim(crew.workers["x"], "polite", timeout=0.01)
+        following = desk.claim(crew.workers["x"], "plain_give", 1)
+        crew.dispatch([late, following])
+        await until(told.is_set)
+        assert len(crew._calls) == 2
+        tidy.set()
+        ends = await desk.ended(late, following)
+        assert [ending.state for ending in ends] == ["expired", "completed"]
+        assert crew.abandoned == 0
+        await crew.stop()
+
+    asyncio.run(scene())
+
+
 def test_threads_that_do_not_stop_are_counted_and_do_not_keep_the_crew(tmp_path, caplog):
     hold = threading.Event()
 
@@ -314,7 +343,7 @@ def test_threads_that_do_not_stop_are_counted_and_do_not_keep_the_crew(tmp_path,
 
     async def scene():
         desk = Desk()
-        crew = crew_of(desk, tasks_of(deaf, nap, calls.plain_give), 2, lease=10.0)
+        crew = crew_of(desk, tasks_of(deaf, nap, calls.plain_give), 2, lease=10.0, patience=0.5)
         await crew.start()
         claims = [desk.claim(crew.workers["x"], "deaf", timeout=0.5) for _ in range(4)]
         crew.dispatch(claims)

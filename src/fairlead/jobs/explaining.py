@@ -86,6 +86,12 @@ async def explain(
     return await _Case(store, settings, scheduler, run, rows).explained(rows[job[1]])
 
 
+class _Elsewhere(NamedTuple):
+    """A planner that cannot be imported here; where the scheduler runs it may be, so how it orders is not known."""
+
+    path: str
+
+
 class _Case:
     """One question, and what was looked up for it."""
 
@@ -113,7 +119,7 @@ class _Case:
     async def _why(self, row: JobRow) -> tuple[str, str, float | None]:
         """Tell the reason as a word and as the rest of a sentence, and when the job likely starts."""
         if row.state in TERMINAL:
-            return row.state, self._ended(row), None
+            return row.state, await self._ended(row), None
         if row.state == ACTIVE:
             return await self._running(row)
         if row.state == SUSPENDED:
@@ -130,7 +136,7 @@ class _Case:
 
     # Ended
 
-    def _ended(self, row: JobRow) -> str:
+    async def _ended(self, row: JobRow) -> str:
         at = f" at {moment(row.completed_on)}" if row.completed_on is not None else ""
         if row.state == COMPLETED:
             return f"completed{at}"
@@ -150,7 +156,17 @@ class _Case:
         if row.crashes:
             tries += " of its worker"
         what = "expired, timed out" if row.state == EXPIRED else "failed"
-        return f"{what}{at}{tries}{error_of(row)}; fairlead jobs retry {row.dag} gives it fresh attempts"
+        again = f"fairlead jobs retry {row.dag} gives it fresh attempts"
+        if self.run.state not in TERMINAL:
+            again = f"once its run has ended, {again}"
+        elif not await self._kept():
+            again = "its run is archived, and is not retried"
+        return f"{what}{at}{tries}{error_of(row)}; {again}"
+
+    async def _kept(self) -> bool:
+        """Tell whether the run is still among those that are listed, or archived."""
+        listed = await self.store.runs(before=self.run.dag + 1, limit=1)
+        return [one.dag for one in listed] == [self.run.dag]
 
     def _cause(self, row: JobRow) -> JobRow | None:
         """Find the job that was not skipped itself, and for which this one was."""
@@ -296,9 +312,10 @@ class _Case:
 
     def _unranked(self, row: JobRow) -> str:
         """Say of a job that a user's planner may order what can be said without asking that planner."""
-        name = self.planners.get(row.executor) or self.planners.get("") or self.settings.planner
+        planner = self.planners.get(row.executor) or self.planners.get("") or self.settings.planner
+        name = planner.path if isinstance(planner, _Elsewhere) else name_of(planner)
         return (
-            f"is ready for executor {row.executor!r}, and planner {name_of(name)} orders what runs there; "
+            f"is ready for executor {row.executor!r}, and planner {name} orders what runs there; "
             f"what it leaves out runs all the same after {self.settings.max_withheld:g} s"
         )
 
@@ -344,13 +361,13 @@ class _Case:
         return frontier
 
     async def _planners(self) -> dict[str, Any]:
-        planners = {}
+        planners: dict[str, Any] = {}
         for name, value in (await self.store.settings()).items():
             if name == "planner" or name.startswith("planner."):
                 try:
                     planners[name.partition(".")[2]] = planner_of(value)
                 except ConfigError:
-                    pass  # the scheduler does not use it either
+                    planners[name.partition(".")[2]] = _Elsewhere(value)
         return planners
 
 

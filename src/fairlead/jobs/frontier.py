@@ -4,7 +4,7 @@ It decides which jobs start next and knows nothing of stores, workers and clocks
 the caller claims it, and says `lost` if somebody else has it.  Times are those of the store.
 
 A DAG is *active* from the first of its jobs that starts, or was started before, until `ended_run`; one of which nothing
-has been here for `LINGER` seconds (it is paused, or its end went unheard) is active no longer.
+is here after a `drop` (it is paused), or for `LINGER` seconds (its end went unheard), is active no longer.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class Frontier:
         self._later = Later()
         self._started: list[Ticket] = []
         self._idle: dict[int, float] = {}  # active DAGs of which nothing is here, since when
+        self._dropped: set[int] = set()  # active DAGs that have not come back since
         self.proposed = 0
         self.lost_claims = 0
 
@@ -99,6 +100,8 @@ class Frontier:
                 begun[job.dag] = None
         if not arriving:
             return
+        if self._dropped:
+            self._dropped.difference_update(job.dag for job in arriving.values())
         if outdated:
             self._withdraw(outdated, now)
         if begun:
@@ -174,6 +177,8 @@ class Frontier:
             del self._tickets[number_of(id_of(ticket))]
         self._finish(unclaimed, now, Outcome.LOST)
         self._note_idle(dag, now)
+        if chosen is None and dag in self.room.dags.active:
+            self._dropped.add(dag)
 
     def _withdraw(self, tickets: Sequence[Ticket], now: float) -> None:
         for ticket in tickets:
@@ -222,6 +227,7 @@ class Frontier:
     def ended_runs(self, dags: Iterable[int], now: float) -> None:
         """Runs have ended: others may begin."""
         ended = [dag for dag in dags if dag in self.room.dags.active]
+        self._dropped.difference_update(ended)
         for dag in ended:
             self._idle.pop(dag, None)
         if ended:
@@ -256,6 +262,8 @@ class Frontier:
         """When to call `advance` next."""
         due = min(self.gate.next_wakeup(self.gate.now), self.orders.due(self.room))
         due = min(due, self._later.due())
+        if any(dag in self._idle for dag in self._dropped):
+            return self.gate.now
         if self._idle:
             due = min(due, next(iter(self._idle.values())) + LINGER)
         return due
@@ -267,6 +275,7 @@ class Frontier:
             self._enlist(arrived, now)
         else:
             self._note(self.gate.advance(now))
+        self.ended_runs([dag for dag in self._dropped if dag in self._idle], now)
         while self._idle:
             dag, since = next(iter(self._idle.items()))
             if since + LINGER > now:

@@ -318,9 +318,14 @@ def _unchanged(deed: str, row: RunRow) -> str:
     if deed == "retry":
         if row.state == COMPLETED:
             return f"every job of run {row.dag} completed: there is nothing to retry"
-        return f"run {row.dag} has not ended ({row.state}): wait for its end, or cancel it first"
+        if ended:
+            return f"run {row.dag} has ended ({row.state}) and is archived: submit its DAG anew"
+        rest = "" if row.cancelling else ", or cancel it first"
+        return f"run {row.dag} has not ended ({row.state}): wait for its end{rest}"
     if ended:
         return f"run {row.dag} has ended already ({row.state})"
+    if row.cancelling:
+        return f"run {row.dag} is being cancelled{' already' if deed == 'cancel' else ''}"
     if deed == "resume":
         return f"run {row.dag} is not paused ({row.state})"
-    return f"run {row.dag} is {'paused' if deed == 'pause' else 'being cancelled'} already"
+    return f"run {row.dag} is paused already"

@@ -175,7 +175,10 @@ class Plan:
     def run(self, start_at: float | None) -> NewRun:
         """Make the rows; only after `faults` found none."""
         learned = self._estimates
-        estimates = [task.estimate or learned.get(task.name) or None for task in self._tasks]
+        estimates = [
+            learned.get(task.name) if task.estimate is None else task.estimate
+            for task in self._tasks
+        ]
         make = tuple.__new__  # what the records' own makers do, in a third of the time
         levels, heights = self._measured(estimates)
         soft, hard, own = self._soft, self._hard, self._own
@@ -218,15 +221,16 @@ class Plan:
         """Tell how deep each job lies, and how long the way from its start to the end of what follows is."""
         needs = self._needs
         levels = [0] * len(needs)
+        lengths = [UNKNOWN_ESTIMATE if each is None else each for each in estimates]
         if not any(needs):
-            return levels, [estimate or UNKNOWN_ESTIMATE for estimate in estimates]
+            return levels, lengths
         for index in self._order:
             for each in needs[index]:
                 if levels[each] >= levels[index]:
                     levels[index] = levels[each] + 1
         heights = [0.0] * len(needs)
         for index in reversed(self._order):
-            heights[index] += estimates[index] or UNKNOWN_ESTIMATE
+            heights[index] += lengths[index]
             for each in needs[index]:
                 if heights[index] > heights[each]:
                     heights[each] = heights[index]

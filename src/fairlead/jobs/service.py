@@ -245,7 +245,7 @@ class Jobs:
                     del self._ends[dag]
 
     async def cancel(self, run: Any) -> bool:
-        """Cancel a run: what waits never runs, what runs is stopped.  False if it had ended."""
+        """Cancel a run: what waits never runs, what runs is stopped.  False if it has ended or is being cancelled."""
         return await self._change(run, "cancel")
 
     async def pause(self, run: Any) -> bool:

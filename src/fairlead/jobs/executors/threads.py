@@ -1,7 +1,8 @@
 """Calls on threads of our own: as many as there are slots, whatever the size of the loop's default executor.
 
-Nobody can stop a thread.  A call that is cancelled or out of time sees `current_job().cancelled` and is ended at once;
-its thread is *abandoned*: counted, logged, and of no more account.  Another takes its place.
+Nobody can stop a thread.  A call that is cancelled or out of time sees `current_job().cancelled` and keeps its slot
+until it returns, so that nothing runs beside it.  If others end it before it does, its thread is *abandoned*: of no
+more account.  Another takes its place.
 
 Coroutine functions get a loop of their own on the thread, where they can be cancelled; whatever they block, it is not
 the loop of the service.
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from fairlead.jobs.executors.base import Call, Outcome
 
 IDLE = 60.0  # seconds after which a thread with nothing to do ends
-GOODBYE = 1.0  # seconds that threads get to end when the runner closes
+# Seconds that threads get to end when the runner closes; they were told before, and who is hurried has 1.5 s for both.
+GOODBYE = 0.5
 
 log = logging.getLogger("fairlead.jobs")
 
@@ -114,7 +116,7 @@ class ThreadRunner:
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self.abandoned = 0
+        self._stopping: set[Call] = set()  # plain functions that were told, and have not returned
         self._threads = Threads("fairlead-job")
         self._ended: deque[tuple[Call, Outcome]] = deque()
         self._told = False  # is the loop about to look at what has ended?
@@ -124,6 +126,11 @@ class ThreadRunner:
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
 
+    @property
+    def abandoned(self) -> int:
+        """Threads that still run something nobody waits for."""
+        return sum(call.ended for call in self._stopping)
+
     def run(self, call: Call) -> None:
         """Begin a call on a thread."""
         call.seat = _Seat()
@@ -131,16 +138,13 @@ class ThreadRunner:
         self._threads.submit(lambda: self._work(call))
 
     def cancel(self, call: Call) -> None:
-        """Cancel a coroutine; abandon a plain function, which has been told by `job.cancelled`."""
+        """Cancel a coroutine; a plain function has been told by `job.cancelled`, and nobody can do more."""
         if call.ended:
             return
-        seat: _Seat = call.seat
         if call.task.is_async:
-            seat.cancel()
-            return
-        self.abandoned += 1
-        seat.abandoned = True
-        call.end(Stopped("its thread"))
+            call.seat.cancel()
+        else:
+            self._stopping.add(call)
 
     def sever(self) -> None:
         """Do what can be done from outside: nothing more than `job.cancelled` has."""
@@ -168,7 +172,9 @@ class ThreadRunner:
             args, kwargs = decode_call(claimed.payload, claimed.inputs)
             if call.task.is_async:
                 return Returned(result_text(call.seat.run(call.task.fn(*args, **kwargs))))
-            return Returned(result_text(call.task.fn(*args, **kwargs)))
+            result = result_text(call.task.fn(*args, **kwargs))
+            # Nobody knows whether what returns after it was told has finished or only stopped.
+            return Stopped() if call.job.cancelled else Returned(result)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and call.seat.asked:
                 return Stopped()
@@ -179,18 +185,16 @@ class ThreadRunner:
         self._told = False  # before looking: what ends from now on asks for another look
         while self._ended:
             call, outcome = self._ended.popleft()
-            if call.seat.abandoned:
-                self.abandoned -= 1
+            self._stopping.discard(call)
             call.end(outcome)
 
 
 class _Seat:
     """What is known of a call on a thread."""
 
-    __slots__ = ("_loop", "_lock", "_task", "abandoned", "asked")
+    __slots__ = ("_loop", "_lock", "_task", "asked")
 
     def __init__(self) -> None:
-        self.abandoned = False
         self.asked = False  # to be cancelled
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None

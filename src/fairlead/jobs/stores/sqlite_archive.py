@@ -48,8 +48,10 @@ def missed(connection: sqlite3.Connection, now: float) -> list[Missed]:
     for table in ("dags", "jobs"):
         for bit, kind in KINDS:
             where = f"{kind}_due IS NOT NULL AND {kind}_due < ?"
+            of_run = f"(SELECT {kind} FROM dags WHERE id = jobs.id >> {SHIFT})"
             rows = connection.execute(
-                f"SELECT id, {kind}_due FROM {table} WHERE {where} ORDER BY id",
+                f"SELECT id, {kind}_due, {of_run if table == 'jobs' else 'NULL'} FROM {table} "
+                f"WHERE {where} ORDER BY id",
                 (now,),
             ).fetchall()
             if not rows:
@@ -58,9 +60,10 @@ def missed(connection: sqlite3.Connection, now: float) -> list[Missed]:
                 f"UPDATE {table} SET {kind}_due = NULL, told = told | {bit} WHERE {where}",
                 (now,),
             )
-            for key, at in rows:
+            for key, at, of_run in rows:
                 dag, node = (key, None) if table == "dags" else id_of(key)
-                found.append(Missed(dag, node, kind, at))
+                if at != of_run:  # what a job has of its run, the run tells
+                    found.append(Missed(dag, node, kind, at))
     return found
 
 

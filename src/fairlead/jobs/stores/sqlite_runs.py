@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 FEW = ("active", "suspended", "failed", "cancelled")  # the states of which there is an index
 IS_FEW = f"state IN {FEW}"
+GOES_ON = "iif(started_at IS NULL, 'created', 'active')"  # the state of a run that is not paused
 
 
 def run(connection: sqlite3.Connection, dag: int) -> RunRow | None:
@@ -89,9 +90,9 @@ def jobs(connection: sqlite3.Connection, dag: int, limit: int | None = None) -> 
 
 
 def living(connection: sqlite3.Connection, dag: int) -> str | None:
-    """Tell the state of a run that has not ended."""
+    """Tell the state of a run that has neither ended nor is being cancelled."""
     row = connection.execute(
-        "SELECT state FROM dags WHERE id = ? AND completed_on IS NULL", (dag,)
+        "SELECT state FROM dags WHERE id = ? AND completed_on IS NULL AND NOT cancelling", (dag,)
     ).fetchone()
     return row[0] if row else None
 
@@ -131,7 +132,11 @@ def cancel(connection: sqlite3.Connection, dag: int, now: float) -> bool:
         f"UPDATE jobs SET cancelling = 1 WHERE {OF_RUN} AND jobs.state = 'active'",
         (dag, dag),
     )
-    connection.execute("UPDATE dags SET cancelling = 1 WHERE id = ?", (dag,))
+    connection.execute(
+        "UPDATE dags SET cancelling = 1, "
+        f"state = iif(state = 'suspended', {GOES_ON}, state) WHERE id = ?",
+        (dag,),
+    )
     ended = tally.write(connection, now)
     tell(connection, refresh=[dag], over=[run.dag for run in ended])
     return True
@@ -139,7 +144,7 @@ def cancel(connection: sqlite3.Connection, dag: int, now: float) -> bool:
 
 def pause(connection: sqlite3.Connection, dag: int) -> bool:
     """Suspend what has not started."""
-    if living(connection, dag) is None:
+    if living(connection, dag) in (None, SUSPENDED):
         return False
     moved = {SUSPENDED: 0}
     for _, state, _, _ in unstarted(connection, dag):
@@ -172,7 +177,8 @@ def resume(connection: sqlite3.Connection, dag: int) -> bool:
         (dag, dag),
     )
     connection.execute(
-        "UPDATE dags SET state = iif(started_at IS NULL, 'created', 'active') WHERE id = ?", (dag,)
+        f"UPDATE dags SET state = {GOES_ON} WHERE id = ?",
+        (dag,),
     )
     count(connection, {SUSPENDED: -again - fresh, RETRY: again, CREATED: fresh})
     tell(connection, refresh=[dag])
@@ -212,7 +218,7 @@ def retry(connection: sqlite3.Connection, dag: int, now: float) -> bool:
         (compact(fresh),),
     )
     connection.execute(
-        "UPDATE dags SET state = iif(started_at IS NULL, 'created', 'active'), left = ?, failed = 0, cancelled = 0, "
+        f"UPDATE dags SET state = {GOES_ON}, left = ?, failed = 0, cancelled = 0, "
         "cancelling = 0, announced = 0, completed_on = NULL, "
         "soft_due = iif(told & 1, NULL, soft), hard_due = iif(told & 2, NULL, hard) WHERE id = ?",
         (len(fresh), dag),
@@ -231,16 +237,24 @@ def set_sla(
 ) -> bool:
     """Change SLAs; a new one that is missed is told again."""
     if node is None:
-        changed = connection.execute(
+        old = connection.execute("SELECT soft, hard FROM dags WHERE id = ?", (dag,)).fetchone()
+        if old is None:
+            return False
+        connection.execute(
             "UPDATE dags SET soft = ?1, hard = ?2, told = 0, soft_due = iif(completed_on IS NULL, ?1, NULL), "
             "hard_due = iif(completed_on IS NULL, ?2, NULL) WHERE id = ?3",
             (soft, hard, dag),
         )
-        if not changed.rowcount:
-            return False
+        # A job with one SLA of its own has the other of its run, but never a soft one after its own hard one.
+        own_hard = "own_sla AND hard IS NOT ? AND hard < ?"
         connection.execute(
-            f"UPDATE jobs SET soft = ?, hard = ? WHERE {OF_RUN} AND NOT own_sla",
-            (soft, hard, dag, dag),
+            f"UPDATE jobs SET soft = iif({own_hard}, hard, ?), soft_due = iif({own_hard}, hard, NULL) "
+            f"WHERE {OF_RUN} AND (NOT own_sla OR soft IS ?)",
+            (old[1], soft, soft, old[1], soft, dag, dag, old[0]),
+        )
+        connection.execute(
+            f"UPDATE jobs SET hard = ?, hard_due = NULL WHERE {OF_RUN} AND (NOT own_sla OR hard IS ?)",
+            (hard, dag, dag, old[1]),
         )
     else:
         if not 0 <= node <= NODE or dag >> (62 - SHIFT):
