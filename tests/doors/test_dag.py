@@ -159,6 +159,13 @@ class TestResults:
         dag.add("same", lambda a, b: (a is own, b is deep), own, deep)
         assert run(dag)["same"] == (True, True)
 
+    def test_a_list_that_holds_itself_and_a_node_is_filled_once(self):
+        dag = Dag()
+        mixed: list[Any] = [dag.add("one", lambda: 1)]
+        mixed.append(mixed)
+        dag.add("two", lambda values: values[0], mixed)
+        assert run(dag)["two"] == 1
+
     def test_after_takes_nodes_too_and_each_counts_once(self):
         dag = Dag()
         one = dag.add("one", lambda: 1)

@@ -254,7 +254,6 @@ BAD_LOADS: list[tuple[str, dict[str, Any]]] = [
     ("signal", {"signal": "latency_p0"}),
     ("signal", {"signal": "latency_p100.1"}),
     ("signal", {"signal": "latency_p101"}),
-    ("signal", {"signal": "latency_p95th"}),
     ("confirmation", {"confirmation": "latency_p0.0"}),
 ]
 BAD += [

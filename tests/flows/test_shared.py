@@ -37,6 +37,8 @@ def config(server: Valkey, point: str) -> dict[str, Any]:
 def test_two_schedulers_share_one_limit_without_waiting(config, point):
     async def main() -> list[bool]:
         one, two = FlowScheduler.from_config(config), FlowScheduler.from_config(config)
+        await one.start()  # who would not wait does not wait for a connection either
+        await two.start()
         flows = [await one.start_flow(point, timeout=0) for _ in range(3)]
         # What one has borrowed and does not use comes over, but not always in one round trip.
         flows += [await two.start_flow(point, timeout=5) for _ in range(2)]

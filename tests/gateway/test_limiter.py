@@ -149,6 +149,21 @@ def test_a_model_nobody_serves_is_404_without_classes_too():
     run_virtual(main())
 
 
+def test_without_any_backend_a_named_model_is_503_and_worth_another_try():
+    async def main() -> None:
+        scene = Scene(pool_by="model", scheduler={"enabled": False}, fallback=SMALL)
+        backends = Backends(lambda model: None)
+        backends.empty = True
+        scene.admission.follow(backends)
+        scene.admission.set_capacities({})
+        headers = [(b"content-type", b"application/json")]
+        client = await scene.client(body=b'{"model": "b"}', method="POST", headers=headers).done()
+        assert (client.status, client.code) == (503, "no_healthy_upstream")
+        scene.quiet()
+
+    run_virtual(main())
+
+
 def test_built_in_reservations_at_the_boundary():
     """C5: 178 slots are the fewest that hold the built-in reservations."""
     guarded = PriorityMiddleware(

@@ -259,6 +259,7 @@ def config(capacity: int = 1, **sections: Any) -> dict[str, Any]:
 class Backends:
     """A fleet of which no more is known than its pools, and which models nobody can run just now."""
 
+    empty = False
     lists_models = True
 
     def __init__(self, pool_of: Callable[[str | None], str | None]) -> None:

@@ -813,6 +813,25 @@ class TestEvents:
         monkeypatch.setattr(announcing, "ANSWER_LIMIT", 1000.0)
         go(main())
 
+    @pytest.mark.parametrize("how", ["stop", "close"])
+    def test_a_hook_may_end_the_service(self, how, url):
+        async def main():
+            jobs, double, *_ = small(url)
+            over = asyncio.Event()
+
+            @jobs.on_event
+            async def end(_):
+                await getattr(jobs, how)()
+                over.set()
+
+            await jobs.start()
+            await jobs.submit(_one(double, 1))
+            await over.wait()
+            assert jobs.scheduler is None
+            await jobs.close()
+
+        go(main())
+
     def test_a_run_that_ends_again_while_its_end_is_told_is_told_again(self, url):
         async def main():
             jobs, *_ = small(url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from numbers import Real
 
 
 def is_number(value: object, least: float = -inf) -> bool:
@@ -11,4 +12,4 @@ def is_number(value: object, least: float = -inf) -> bool:
     >>> is_number(5, 0), is_number("5s", 0), is_number(float("nan"))
     (True, False, False)
     """
-    return isinstance(value, int | float) and value >= least
+    return isinstance(value, Real) and bool(value >= least)  # type: ignore[operator]

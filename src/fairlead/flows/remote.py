@@ -24,7 +24,8 @@ CHECK_TIMEOUT = 0.2  # seconds a flow may wait, if nobody says otherwise
 # Seconds beyond the flow's own timeout: a service that is slow to answer must not turn its refusals into admissions.
 ANSWER_GRACE = 0.25
 END_TIMEOUT = 2.0
-# The service was reached and cannot take the question: to run would let anyone pass who makes up odd labels.
+# The service was reached and cannot take the question: to run would let anyone pass who makes up odd labels.  It says
+# so in a problem document; whatever else answers like that is no flow service, and does not stand in the way.
 UNUSABLE = frozenset({400, 413, 422})
 KEPT = 15.0  # seconds a connection is kept for the next flow; the service keeps it for 60
 
@@ -94,7 +95,7 @@ class RemoteFlow:
         else:
             detail = said.get("detail") if isinstance(said, dict) else None
             why = f"the service answered {status}: {detail or 'not as a flow service does'}"
-            if status in UNUSABLE:
+            if status in UNUSABLE and isinstance(said, dict) and said.get("status") == status:
                 self.decision, self.reject_reason = "rejected", "invalid"
                 self.denied_status, self.message = status, f"{self.control_point}: {why}"
             else:

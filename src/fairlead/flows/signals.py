@@ -233,10 +233,10 @@ def percentile_of(name: str) -> float | None:
     >>> percentile_of("latency_p95"), percentile_of("latency_pump")
     (0.95, None)
     """
-    if re.match("latency_p[0-9]", name) is None:
-        return None
     found = re.fullmatch(r"latency_p([0-9]+(?:\.[0-9]+)?)", name)
-    if found is None or not 0 < float(found[1]) <= 100:
+    if found is None:
+        return None
+    if not 0 < float(found[1]) <= 100:
         raise ConfigError(
             f"must be a percentile above 0 and up to 100, such as latency_p95; got {shown(name)}"
         )

@@ -54,6 +54,10 @@ class Backends(Protocol):
     """What there is to know of a fleet."""
 
     @property
+    def empty(self) -> bool:
+        """Whether there is no backend at all."""
+
+    @property
     def lists_models(self) -> bool:
         """Whether it depends on the model who may run a request."""
 
@@ -200,7 +204,7 @@ class Admission:
     def pool(self, model: str | None) -> Pool | None:
         """Tell the pool of a request; None if nobody serves its model."""
         name: str | None = ONLY
-        if self._fleet is not None:
+        if self._fleet is not None and not (self.plain and self._fleet.empty):
             name = self._fleet.pool_of(model)
         if self.plain and (name is not None or model is None):
             name = ONLY

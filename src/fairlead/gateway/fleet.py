@@ -112,6 +112,11 @@ class Fleet:
             slots[""] = fixed
         return {name: min(count, MOST_SLOTS) for name, count in slots.items()}
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is no backend at all, and so none that could know a model."""
+        return not self._upstreams
+
     def pool_of(self, model: str | None) -> str | None:
         """Name the pool that runs a model; None if no backend knows it, or none was named and it matters."""
         every = self._upstreams.values()

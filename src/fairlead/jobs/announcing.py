@@ -12,6 +12,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import StoreUnavailable
@@ -31,6 +32,7 @@ LAST_WORDS = 5.0  # seconds for what is left to tell when a service stops
 MOST_MISSED = 1_000  # that wait to be told
 
 log = logging.getLogger("fairlead.jobs")
+telling: ContextVar[Announcer | None] = ContextVar("telling", default=None)  # who calls a hook
 
 
 def end_of(run: RunRow) -> dict[str, Any]:
@@ -119,7 +121,8 @@ class Announcer:
         if self._task is not None:
             self._leads, self._stopping = (lambda: leads), True
             self._wake.set()
-            await asyncio.wait({self._task}, timeout=LAST_WORDS)
+            if telling.get() is not self:
+                await asyncio.wait({self._task}, timeout=LAST_WORDS)
             await self._end_task()
 
     async def close(self) -> None:
@@ -131,11 +134,14 @@ class Announcer:
 
     async def _end_task(self) -> None:
         task, self._task = self._task, None
-        if task is not None:
+        if (
+            task is not None and telling.get() is not self
+        ):  # a hook that ends the service is let finish
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self, store: Store) -> None:
+        telling.set(self)
         last = False
         while not last:
             await self._wake.wait()

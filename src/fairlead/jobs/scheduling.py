@@ -149,14 +149,15 @@ class Scheduler:
         except StoreUnavailable:
             return False
 
-    async def resign(self) -> None:
-        """Let another lead at once."""
+    async def resign(self) -> bool:
+        """Let another lead at once; False if the store is away, and the lease has to run out by itself."""
         self._step_down()
         self.planners.close()
         try:
             await self.store.resign(self.process)
         except StoreUnavailable:
-            pass  # the lease runs out by itself
+            return False
+        return True
 
     def let_go(self) -> None:
         """Nothing runs here any more, or nobody here knows of it."""

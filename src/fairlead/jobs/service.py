@@ -370,24 +370,26 @@ class Jobs:
         if scheduler is None or crew is None or task is None:
             return
         scheduler.stop()
-        deadline = time.monotonic() + limit
+        deadline, resigned = time.monotonic() + limit, False
         try:
             await asyncio.wait({task}, timeout=1.0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            await scheduler.resign()  # what runs here may take its time; others go on meanwhile
+            resigned = await scheduler.resign()  # what runs here may take its time; others go on
             await crew.drain(max(0.0, deadline - time.monotonic()))
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await crew.stop()
-            # Of ends that nobody leads to tell, tell them; whoever leads by now heard of them as news.
-            leads = self._announcer.wanted and await scheduler.lead_once_more()
-            await self._announcer.stop(leads=leads)
-            if leads:
-                await scheduler.resign()
-            scheduler.let_go()
-            self.scheduler = self.crew = self._loop_task = None
+            try:
+                # Of ends that nobody leads to tell, tell them; whoever leads by now heard of them as news.
+                leads = resigned and self._announcer.wanted and await scheduler.lead_once_more()
+                await self._announcer.stop(leads=leads)
+                if leads:
+                    await scheduler.resign()
+            finally:
+                scheduler.let_go()
+                self.scheduler = self.crew = self._loop_task = None
 
 
 async def _until(awaitable: Any, limit: float) -> None:

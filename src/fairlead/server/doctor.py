@@ -255,12 +255,15 @@ async def _database(url: str) -> Finding:
 
 async def _reachable(name: str, url: str) -> Finding:
     """See whether anything accepts a connection where a URL points; what it says is its door's to judge."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme, 6379)
+    except ValueError as error:
+        return Finding(name, "wrong", f"is no address: {error}")
     if parts.scheme == "unix":
         connecting = asyncio.open_unix_connection(parts.path)
     else:
-        usual = PORTS.get(parts.scheme, 6379)
-        connecting = asyncio.open_connection(parts.hostname, parts.port or usual)
+        connecting = asyncio.open_connection(parts.hostname, port)
     try:
         async with asyncio.timeout(PATIENCE):
             _, writer = await connecting

@@ -62,7 +62,8 @@ class HostedPool:
 
     def _member(self, gate: str) -> str:
         member = gate.replace("/", ":")  # a slash parts a member from what is inside it
-        self._gates[member] = gate
+        while self._gates.setdefault(member, gate) != gate:
+            member += "'"  # a model may have a colon where another has a slash
         return member
 
     def factory(self, gate: str, class_of: Callable[[Ticket], str]) -> MakeGate | None:

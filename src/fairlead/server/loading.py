@@ -210,18 +210,10 @@ class _Reading:
 
 
 def _gateway_gates(gateway: GatewayLoaded | None) -> tuple[list[str], bool]:
-    """Name the gates of a gateway; True if one of any other model may come, which an upstream tells at run time."""
+    """Name the gates of a gateway; True if there may be one of any model, for backends come and go at run time."""
     if gateway is None:
         return [], False
-    from fairlead.gateway.reservations import connected, models_of, pool_name
-
-    found, upstreams = ["gateway/default"], gateway.settings.upstreams
-    if gateway.settings.pool_by is None:
-        return found, False
-    if not upstreams or any(upstream.models is None for upstream in upstreams):
-        return found, True
-    named = [f"gateway/{pool_name(models_of(group))}" for group in connected(upstreams)]
-    return found + named, False
+    return ["gateway/default"], gateway.settings.pool_by is not None
 
 
 def _addresses(

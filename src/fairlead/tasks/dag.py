@@ -284,12 +284,13 @@ def _nodes_in(values: Iterable[Any]) -> list[Node]:
     return nodes
 
 
-def _filled(value: Any, results: dict[str, Any]) -> Any:
-    """Put results where nodes stand; what holds none stays the object it is."""
+def _filled(value: Any, results: dict[str, Any], inside: tuple[int, ...] = ()) -> Any:
+    """Put results where nodes stand; what holds none stays the object it is, as does what holds itself."""
     if isinstance(value, Node):
         return results[value.name]
-    if type(value) not in CONTAINERS or not _nodes_in([value]):
+    if type(value) not in CONTAINERS or id(value) in inside or not _nodes_in([value]):
         return value
+    inside = (*inside, id(value))
     if type(value) is dict:
-        return {key: _filled(each, results) for key, each in value.items()}
-    return type(value)([_filled(each, results) for each in value])
+        return {key: _filled(each, results, inside) for key, each in value.items()}
+    return type(value)([_filled(each, results, inside) for each in value])
