@@ -913,6 +913,23 @@ class StoreContract:
             await twin.close()
         assert sorted(job.node for jobs in told for job in jobs) == list(range(20))
 
+    async def test_a_late_acknowledgement_and_the_taking_back_have_one_winner(self, hand: Hand):
+        dag = await hand.submit([f"n{place}" for place in range(40)])
+        twin = hand.store.twin()
+        await twin.open()
+        try:
+            for node in range(40):
+                await hand.claim(dag, node, acked=False)
+                taken, fetched = await asyncio.gather(
+                    hand.store.orphans(0.0), twin.fetch([hand.worker])
+                )
+                mine = [job.node for job in taken if not job.acked]
+                assert [job.node for job in fetched] + mine == [node]
+                ending = Ending(dag, node, (taken if mine else fetched)[0].fence, COMPLETED, "1")
+                assert (await hand.store.finish(LEADER, [ending])).refused == []
+        finally:
+            await twin.close()
+
     async def test_orphans_are_what_the_dead_ran_and_what_nobody_took(self, hand: Hand):
         dag = await hand.submit(["a", "b", "c"])
         (dead,) = (await hand.store.register("v", "q", {"ocr": 1}, 0.0)).values()
@@ -920,7 +937,12 @@ class StoreContract:
         await hand.claim(dag, 1, acked=False)
         await hand.store.claim(LEADER, hand.epoch, [Claim(dag, 2, dead, 77)], acked=True)
         assert await hand.store.orphans(LEASE) == []
-        assert ids(await hand.store.orphans(0.0)) == [(dag, 1)]
+        (late,) = await hand.store.orphans(0.0)
+        assert (late.dag, late.node, late.acked) == (dag, 1, False)
+        assert await hand.store.fetch([hand.worker]) == [], "what is taken back is not handed out"
+        assert ids(await hand.store.orphans(LEASE)) == [(dag, 1)], "nobody's until it has ended"
+        told = await hand.store.finish(LEADER, [Ending(dag, 1, late.fence, RETRY)])
+        assert ids(told.ready) == [(dag, 1)]
         assert await hand.store.bury([dead]) == [dead]
         assert ids(await hand.store.orphans(LEASE)) == [(dag, 2)]
         (orphan,) = await hand.store.orphans(LEASE)

@@ -126,6 +126,13 @@ def undead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_leading, "EXPIRED", "(?1 < 0)")
 
 
+def told_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody acknowledged in time is told to be taken back, and left with its worker."""
+    monkeypatch.setattr(
+        sqlite_leading, "take_away", lambda db, jobs: {(job.dag, job.node) for job in jobs}
+    )
+
+
 CAUGHT = [
     (no_fence, "an_old_fence_is_refused_after_another_claim"),
     (counted_twice, "a_batch_counts_each_dependency_once"),
@@ -136,6 +143,7 @@ CAUGHT = [
     (paused_retry, "a_retry_in_a_paused_run_waits_for_the_resume"),
     (stale_waits, "a_retry_gives_fresh_attempts_to_what_did_not_complete"),
     (undead, "orphans_are_what_the_dead_ran_and_what_nobody_took"),
+    (told_only, "orphans_are_what_the_dead_ran_and_what_nobody_took"),
 ]
 
 

@@ -16,7 +16,7 @@ from fairlead.observe.watched import Feed
 from fairlead.policies import FIFO
 from fairlead.server.hosted_jobs import LEADER, HostedJobs
 from fairlead.server.hosted_streams import WORKERS, HostedStreams
-from fairlead.server.recording import job_lines, line_of
+from fairlead.server.recording import job_lines, line_of, lines_of
 from fairlead.server.settings import JobsSettings
 from fairlead.server.whatif import _count_from, _replayed
 from fairlead.sim import Scenario, read_policy, read_scenario, simulate
@@ -155,6 +155,15 @@ def test_a_further_try_waits_for_the_one_before_it_and_what_follows_for_the_last
     assert [line["ready"] for line in lines] == [10.0, 15.0, 17.0, 17.0]
     assert {line["estimate_ms"] for line in lines} == {2000.0}
     assert len(arrivals_of(lines)) == 3
+
+
+def test_what_came_at_the_same_instant_is_told_as_it_came():
+    """A loop counts milliseconds, and rows are kept as they ended: the last to come ended first here."""
+    first, second, third = (
+        passed(f"{number}.0", 10.0, 20.0 - number)._replace(seq=number) for number in (1, 2, 3)
+    )
+    for lines in (lines_of([third, second, first]), job_lines([third, second, first], {})):
+        assert [line["key"] for line in lines] == ["1.0", "2.0", "3.0"]
 
 
 def test_a_wait_that_began_again_is_told_once():

@@ -56,7 +56,10 @@ def scraped(tmp_path_factory):
                     return answer.read().decode()
 
             text = ""
-            while "fairlead_jobs_leader 1" not in text:  # whoever plans shows the slots
+            # Whoever plans shows the slots, and whoever reads a partition how far behind it is.
+            while not all(
+                sign in text for sign in ("fairlead_jobs_leader 1", "fairlead_streams_lag{")
+            ):
                 text = await asyncio.to_thread(read_all)
             serving.process.terminate()
             assert await serving.ended() == 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 Id = tuple[int, int]
+NOBODY = 0  # a number that no worker has
 
 
 class NewJob(NamedTuple):

@@ -262,6 +262,7 @@ class Channel:
                 ticket.estimate,
                 None if self.more_of is None else self.more_of(ticket),
                 ticket.patience,
+                ticket.seq,
             )
         )
         if state != "evicted":

@@ -47,6 +47,7 @@ class Passed(NamedTuple):
     estimate: float | None = None  # seconds its work was thought to take
     more: Any = None  # what its door tells of it beside, for a replay
     patience: float | None = None  # seconds it would wait, by its own account
+    seq: int = 0  # its place among the arrivals: a loop's clock gives many the same instant
 
 
 class Decision(NamedTuple):

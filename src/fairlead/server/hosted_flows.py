@@ -8,7 +8,7 @@ from fairlead.errors import ConfigError
 from fairlead.flows.serving import FlowServer
 from fairlead.server.hosted_pool import shared
 from fairlead.server.hosting import View, resize_to
-from fairlead.server.recording import line_of
+from fairlead.server.recording import lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -146,7 +146,7 @@ class HostedFlows:
 
     async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
         """A line for each ticket."""
-        return map(line_of, rows)
+        return lines_of(rows)
 
     def summary(self) -> dict[str, Any] | None:
         """Its gates tell everything."""

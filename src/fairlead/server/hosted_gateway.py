@@ -8,7 +8,7 @@ from fairlead.gateway.serving import Gateway
 from fairlead.gateway.settings import CLASSES
 from fairlead.server.hosted_pool import shared
 from fairlead.server.hosting import Reserve, View, ceiling_of, weight_for
-from fairlead.server.recording import line_of
+from fairlead.server.recording import lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
@@ -143,7 +143,7 @@ class HostedGateway:
 
     async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
         """A line for each ticket."""
-        return map(line_of, rows)
+        return lines_of(rows)
 
     def summary(self) -> dict[str, Any] | None:
         """Its gates tell everything."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.runtime import GatePool
 from fairlead.server.hosting import View, resize_to
-from fairlead.server.recording import line_of
+from fairlead.server.recording import in_turn, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -168,7 +168,7 @@ class HostedPool:
         return chain(self._own_lines(rows), *borrowed)
 
     def _own_lines(self, rows: Sequence[Passed]) -> Iterator[dict[str, Any]]:
-        for row in rows:
+        for row in in_turn(rows):
             gate = row.cls.partition(" ")[0]
             if gate not in self._borrowers:
                 yield line_of(row) | {"door": gate, "pool": gate}

@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 Job = tuple[int, int]  # the number of its run and its place in it
 
 
+def in_turn(rows: Iterable[Passed]) -> list[Passed]:
+    """Sort as they came: rows are kept as they ended, and whoever reads the lines keeps what came at once in order."""
+    return sorted(rows, key=lambda row: (row.arrived, row.seq))
+
+
+def lines_of(rows: Iterable[Passed]) -> Iterator[dict[str, Any]]:
+    """Describe tickets as they came."""
+    return map(line_of, in_turn(rows))
+
+
 def line_of(row: Passed) -> dict[str, Any]:
     """Describe one ticket; instants are seconds since the epoch, and `service_ms` is null if its work was not done."""
     done = row.state == "done" and row.started is not None
@@ -44,7 +54,7 @@ def batch_lines(rows: Iterable[Passed]) -> Iterator[dict[str, Any]]:
     By when a batch should have begun is left out: the simulator counts by when work should have ended.  Where order is
     kept by key, `keys` is how many records each key had, and null if that is not known (any more).
     """
-    for row in rows:
+    for row in in_turn(rows):
         place: Any = row.key  # topic and partition
         held: Held = row.more
         line = line_of(row) | {"partition": place[1], "tokens": held.records, "deadline": None}
@@ -75,9 +85,9 @@ def job_lines(
     latest: dict[
         Job, tuple[str, float]
     ] = {}  # of each job: the last try, and since when it may come
-    in_turn = sorted(rows, key=lambda row: row.arrived)
-    last = {job_of(row): row for row in in_turn}
-    for row in in_turn:
+    ordered = in_turn(rows)
+    last = {job_of(row): row for row in ordered}
+    for row in ordered:
         job = job_of(row)
         if row.state == "withdrawn" and last[job] is not row:
             continue

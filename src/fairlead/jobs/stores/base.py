@@ -116,7 +116,11 @@ class Store(Protocol):
         """Apply endings whose fence still holds; unblock, skip, and end runs, in one transaction."""
 
     async def orphans(self, ack: float) -> list[RunningJob]:
-        """Tell active jobs whose worker is not known any more, or that were not acknowledged within `ack` seconds."""
+        """Tell active jobs whose worker is not known any more, or that were not acknowledged within `ack` seconds.
+
+        What nobody acknowledged is taken from its worker: it cannot be acknowledged any more, and is nobody's until
+        it has been ended.  What was acknowledged at the last moment is not told.
+        """
 
     async def workers(self) -> list[WorkerRow]:
         """Tell all workers."""

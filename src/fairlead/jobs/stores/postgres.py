@@ -15,6 +15,7 @@ import asyncpg
 
 from fairlead.errors import Misuse
 from fairlead.jobs.records import (
+    NOBODY,
     Beat,
     Claimed,
     Finished,
@@ -73,6 +74,10 @@ SELECT * FROM fairlead.finish($1, $2::text::bigint[], $3::text::int[], $4::text:
     $9::text::int[], $10::text::int[], $11)"""
 REREAD = """
 SELECT node FROM fairlead.jobs WHERE dag = $1 AND waits = 0 AND state IN ('created', 'retry') ORDER BY node"""
+TAKE_AWAY = f"""
+UPDATE fairlead.jobs j SET worker = {NOBODY} FROM unnest($1::bigint[], $2::int[], $3::bigint[]) AS o(dag, node, fence)
+WHERE j.dag = o.dag AND j.node = o.node AND j.fence = o.fence AND j.state = 'active' AND j.acked IS NULL
+RETURNING j.dag, j.node"""
 FETCH = "SELECT * FROM fairlead.acknowledge($1, $2, $3)"
 REGISTER = """
 WITH known AS (
@@ -323,7 +328,13 @@ class PostgresStore(Operations):
             ALL_RUNNING + " AND (j.acked IS NULL AND j.claimed_at < fairlead.clock() - $1::float8"
             " OR NOT EXISTS (SELECT FROM fairlead.workers w WHERE w.id = j.worker))"
         )
-        return [RunningJob(*row) for row in await self._fetch(sql, ack, again=True)]
+        found = [RunningJob(*row) for row in await self._fetch(sql, ack, again=True)]
+        late = [job for job in found if not job.acked]
+        if late:
+            columns = zip(*((job.dag, job.node, job.fence) for job in late), strict=True)
+            taken = {tuple(row) for row in await self._fetch(TAKE_AWAY, *columns, again=True)}
+            found = [job for job in found if job.acked or (job.dag, job.node) in taken]
+        return found
 
     async def workers(self) -> list[WorkerRow]:
         return [WorkerRow(*row) for row in await self._fetch(WORKERS, again=True)]

@@ -230,7 +230,12 @@ class SqliteStore:
 
     async def orphans(self, ack: float) -> list[RunningJob]:
         now = self._time()
-        return await self._read(lambda db: sqlite_leading.orphans(db, ack, now))
+        found = await self._read(lambda db: sqlite_leading.orphans(db, ack, now))
+        late = [job for job in found if not job.acked]
+        if late:
+            taken = await self._write(lambda db: sqlite_leading.take_away(db, late))
+            found = [job for job in found if job.acked or (job.dag, job.node) in taken]
+        return found
 
     async def workers(self) -> list[WorkerRow]:
         return await self._read(lambda db: sqlite_leading.workers(db, self._monotonic()))

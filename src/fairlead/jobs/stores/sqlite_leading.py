@@ -10,7 +10,7 @@ import json
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
-from fairlead.jobs.records import Beat, News, ReadyJob, RunningJob, WorkerRow
+from fairlead.jobs.records import NOBODY, Beat, News, ReadyJob, RunningJob, WorkerRow
 from fairlead.jobs.stores.sqlite_rows import (
     ACTIVE_JOINED,
     AMONG,
@@ -35,6 +35,8 @@ from fairlead.jobs.stores.sqlite_rows import (
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping, Sequence
+
+    from fairlead.jobs.records import Id
 
 # At a start a million of these are read: a column at a time is read fastest.  Left to itself, SQLite would walk the
 # whole table in order.
@@ -132,6 +134,23 @@ def orphans(connection: sqlite3.Connection, ack: float, now: float) -> list[Runn
         now + 1,
     )
     return [running_job(row) for row in rows]
+
+
+def take_away(connection: sqlite3.Connection, jobs: Sequence[RunningJob]) -> set[Id]:
+    """Take these claims from their workers, as far as they are still not acknowledged; tell which."""
+    fences = {key_of(job.dag, job.node): job.fence for job in jobs}
+    taken = [
+        key
+        for key, fence in gathered(
+            connection,
+            "json_array(jobs.id, jobs.fence)",
+            f"jobs WHERE {AMONG} AND jobs.state = 'active' AND jobs.acked = 0",
+            compact(list(fences)),
+        )
+        if fences[key] == fence
+    ]
+    connection.execute(f"UPDATE jobs SET worker = {NOBODY} WHERE {AMONG}", (compact(taken),))
+    return {id_of(key) for key in taken}
 
 
 def has_news(connection: sqlite3.Connection) -> bool:
