@@ -68,10 +68,10 @@ async def quota(said: dict[str, Any]) -> dict[str, Any]:
 async def slots(said: dict[str, Any]) -> dict[str, Any]:
     counter = Redis.from_url(said["url"])
     done = 0
-    async with slots_node(said["url"], said["name"], said["limit"], said.get("longest", 60.0)) as (
-        node,
-        ledger,
-    ):
+    settings = said.get("settings", {})
+    async with slots_node(
+        said["url"], said["name"], said["limit"], said.get("longest", 60.0), **settings
+    ) as (node, ledger):
         until = 0.0
 
         async def work(workload: tuple[str, float]) -> None:
