@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fairlead.gateway.reservations import gate_name
 from fairlead.gateway.serving import Gateway
 from fairlead.gateway.settings import CLASSES
 from fairlead.server.hosted_pool import shared
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from fairlead.server.hosted_pool import HostedPool
     from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
-
-DEFAULT = "default"  # what the one pool is called, where there is but one
 
 
 def class_of(ticket: Ticket) -> str:
@@ -71,16 +70,19 @@ class HostedGateway:
 
     def views(self) -> list[View]:
         """One gate for each pool."""
-        pools = self.gateway.admission.pools
-        found = []
-        for name, pool in list(pools.items()):
-            gate = f"gateway/{name or DEFAULT}"
-            channel = self._feed.channels.get(gate)
-            if channel is not None:
-                found.append(self._view(gate, name, pool, channel))
-        return found
+        channels = self._feed.channels
+        return [
+            self._view(gate, pool, channels[gate])
+            for gate, pool in self._pools().items()
+            if gate in channels
+        ]
 
-    def _view(self, gate: str, name: str, pool: Pool, channel: Any) -> View:
+    def _pools(self) -> dict[str, Pool]:
+        """The pools there are now, by their gates."""
+        pools = list(self.gateway.admission.pools.values())
+        return {f"{self.name}/{gate_name(pool.name)}": pool for pool in pools}
+
+    def _view(self, gate: str, pool: Pool, channel: Any) -> View:
         capacity, admission = pool.capacity, self.gateway.admission
 
         def reserved() -> list[Reserve]:
@@ -101,7 +103,7 @@ class HostedGateway:
 
         def adjust(change: Change) -> None:
             if change.verb == "resize":  # the fleet says how many there are, again and again
-                admission.limit(name, *change.args)
+                admission.limit(pool.name, *change.args)
             else:
                 pool.runtime.adjust(change)
 
@@ -111,7 +113,7 @@ class HostedGateway:
             channel,
             now=pool.runtime.now,
             total=lambda: capacity.total,
-            ceiling=lambda: admission.ceilings.get(name),
+            ceiling=lambda: admission.ceilings.get(pool.name),
             reserved=reserved,
             weight_of=weight_of,
             adjust=adjust,
@@ -134,7 +136,7 @@ class HostedGateway:
 
     def policy(self, gate: str) -> dict[str, Any] | None:
         """The classes and tenants as they are set now, over the slots there are now."""
-        pool = self.gateway.admission.pools.get(gate.partition("/")[2].replace(DEFAULT, "", 1))
+        pool = self._pools().get(gate)
         settings = self.gateway.admission.settings.priority_scheduler
         if pool is None or self.gateway.admission.plain:
             return None

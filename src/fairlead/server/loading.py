@@ -213,7 +213,9 @@ def _gateway_gates(gateway: GatewayLoaded | None) -> tuple[list[str], bool]:
     """Name the gates of a gateway; True if there may be one of any model, for backends come and go at run time."""
     if gateway is None:
         return [], False
-    return ["gateway/default"], gateway.settings.pool_by is not None
+    from fairlead.gateway.reservations import ONLY, gate_name
+
+    return [f"gateway/{gate_name(ONLY)}"], gateway.settings.pool_by is not None
 
 
 def _addresses(
