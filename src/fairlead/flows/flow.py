@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 NO_LABELS: Mapping[str, str] = {}
 DEFAULT = ("default", 1.0)  # a workload: its name and its priority
-OK, FAILED = (
-    Outcome.OK,
-    Outcome.FAILED,
-)  # an enum looks its members up anew each time: benchmarks/flows.py
+# An enum looks its members up anew each time: benchmarks/flows.py.
+OK, FAILED = Outcome.OK, Outcome.FAILED
 
 
 class Flow(LeanTicket):
@@ -122,9 +120,7 @@ class Flow(LeanTicket):
     @property
     def had_no_wait(self) -> bool:
         """Whether it was refused because it would not wait, or may not."""
-        return self.state is EXPIRED or (
-            self.state is REFUSED and isinstance(self.reason, QueueLimit)
-        )
+        return self.reject_reason in ("queue_full", "timeout")
 
     @property
     def message(self) -> str | None:
