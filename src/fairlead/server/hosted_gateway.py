@@ -8,7 +8,7 @@ from fairlead.gateway.reservations import gate_name
 from fairlead.gateway.serving import Gateway
 from fairlead.gateway.settings import CLASSES
 from fairlead.server.hosted_pool import shared
-from fairlead.server.hosting import Reserve, View, ceiling_of, weight_for
+from fairlead.server.hosting import Hosted, Reserve, View, ceiling_of, weight_for
 from fairlead.server.recording import lines_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fairlead.observe.passed import Passed
     from fairlead.observe.watched import Feed
     from fairlead.server.hosted_pool import HostedPool
-    from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
 
 
@@ -31,14 +30,12 @@ def class_of(ticket: Ticket) -> str:
     return CLASSES[ticket.rank]
 
 
-class HostedGateway:
+class HostedGateway(Hosted):
     """A whole gateway: its own two listeners, its pools watched."""
 
     name = kind = "gateway"
 
     def __init__(self, loaded: GatewayLoaded, feed: Feed, pools: Sequence[HostedPool] = ()) -> None:
-        self.state: State = "starting"
-        self.detail = ""
         self._feed = feed
         gates = shared(pools, self.name, class_of, feed.gates(self.name, class_of))
         self.gateway = Gateway(loaded, gates=gates)
@@ -130,10 +127,6 @@ class HostedGateway:
             "admin": self.gateway.admin_listener.url,
         }
 
-    def unready(self) -> str | None:
-        """Without a living upstream nothing can be forwarded; that is told by the fleet, not by this."""
-        return None
-
     def policy(self, gate: str) -> dict[str, Any] | None:
         """The classes and tenants as they are set now, over the slots there are now."""
         pool = self._pools().get(gate)
@@ -146,13 +139,6 @@ class HostedGateway:
     async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
         """A line for each ticket."""
         return lines_of(rows)
-
-    def summary(self) -> dict[str, Any] | None:
-        """Its gates tell everything."""
-        return None
-
-    async def refresh(self) -> None:
-        """Everything is known here."""
 
     def families(self) -> Iterable[Metric]:
         """The gateway's own metrics."""
