@@ -136,11 +136,6 @@ class Adviser:
                 next(parts, None)
         return model
 
-    def keys_at(self, path: Path) -> list[str]:
-        """The keys that may stand at a path."""
-        model = self._model_at(path)
-        return self._keys(model) if model else []
-
     def _keys(self, model: type[Model]) -> list[str]:
         names = [field.alias or name for name, field in model.model_fields.items()]
         return [*names, *self._spellings.get(model, ())]

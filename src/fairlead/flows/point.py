@@ -350,7 +350,6 @@ class Point:
         self.finished.append((now, flow.cost))
         counts = self.counts
         counts.ended_flows += 1
-        counts.work_total += now - flow.started_at
         if outcome is FAILED:
             counts.failed_flows += 1
         if self._learns and outcome is not IGNORED:  # nobody knows how long that took
