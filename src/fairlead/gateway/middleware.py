@@ -185,30 +185,25 @@ class PriorityMiddleware:
         name = CLASSES[rank]
         now = pool.runtime.clock()
         retry = pool.retry_after(rank, now)
-        refused = self.admission.metrics.refused
+        failure: Failure | None = None
         if exchange.state is NEW:
             exchange.outcome = count.NO_CAPACITY
-            refused[rank, count.NO_CAPACITY] += 1
             text = f"no healthy upstream can take this request now; retry in {retry} s"
             failure = Failure(503, "no_healthy_upstream", text, retry)
         elif exchange.state is REFUSED:
             exchange.outcome = count.QUEUE_FULL
-            refused[rank, count.QUEUE_FULL] += 1
             limit = exchange.reason.limit if isinstance(exchange.reason, QueueLimit) else 0
             text = f"the queue of class {name} is full ({limit} waiting); retry in {retry} s"
             failure = Failure(429, "scheduler_queue_full", text, retry)
         elif exchange.state is EXPIRED:
             exchange.outcome = count.QUEUE_TIMEOUT
-            refused[rank, count.QUEUE_TIMEOUT] += 1
             waited = now - exchange.arrived_at
             text = f"no slot came free in {waited:.3g} s of waiting in class {name}; retry in {retry} s"
             failure = Failure(408, "scheduler_queue_timeout", text, retry)
         else:
-            exchange.outcome = count.CLIENT_GONE
-            refused[rank, count.CLIENT_GONE] += 1
-            exchange.status = 499
-            return None
-        return failure._replace(headers=self._token(exchange.evictions))
+            exchange.outcome, exchange.status = count.CLIENT_GONE, 499
+        self.admission.metrics.refused[rank, exchange.outcome] += 1
+        return failure and failure._replace(headers=self._token(exchange.evictions))
 
     def _preempted(self, exchange: Exchange) -> Failure:
         text = (

@@ -121,7 +121,7 @@ def configuration(loaded: Loaded) -> Iterator[Finding]:
 
 async def surroundings(loaded: Loaded) -> list[Finding]:
     """Look at everything a valid configuration names: addresses, certificate, applications, databases, backends."""
-    found = [_address(name, address) for name, address in _addresses(loaded)]
+    found = [_address(name, address) for name, address in loaded.addresses]
     if loaded.settings.server.tls is not None:
         found.append(_certificate(loaded.settings.server.tls))
     doors, said = _doors(loaded)
@@ -185,21 +185,6 @@ async def _kafka(servers: str) -> Finding:
     named = Finding("streams.app", "wrong", f"Kafka at {servers}: nothing is named")
     best = next((one for one in found if one.grade == "ok"), (found or [named])[0])
     return best._replace(said=f"Kafka at {servers} {best.said}")
-
-
-def _addresses(loaded: Loaded) -> Iterator[tuple[str, str]]:
-    settings = loaded.settings
-    yield "server.listen", settings.server.listen
-    if loaded.gateway is not None:
-        yield "gateway.listen", loaded.gateway.settings.listen
-        yield "gateway.admin.listen", loaded.gateway.settings.admin.listen
-    if loaded.flows is not None:
-        for name in ("http", "grpc"):
-            address = getattr(loaded.flows_listening, name)
-            if address is not None:
-                yield f"flows.{name}", address
-    if settings.jobs is not None and settings.jobs.http is not None:
-        yield "jobs.http", settings.jobs.http
 
 
 def _servers(loaded: Loaded) -> Iterator[tuple[str, str]]:

@@ -48,6 +48,21 @@ class Loaded(NamedTuple):
         return lines_of(self.problems, self.source)
 
     @property
+    def addresses(self) -> Iterator[tuple[str, str]]:
+        """Where it listens, and by which setting."""
+        yield "server.listen", self.settings.server.listen
+        if self.gateway is not None:
+            yield "gateway.listen", self.gateway.settings.listen
+            yield "gateway.admin.listen", self.gateway.settings.admin.listen
+        if self.flows is not None:
+            if self.flows_listening.http is not None:
+                yield "flows.http", self.flows_listening.http
+            if self.flows_listening.grpc is not None:
+                yield "flows.grpc", self.flows_listening.grpc
+        if self.settings.jobs is not None and self.settings.jobs.http is not None:
+            yield "jobs.http", self.settings.jobs.http
+
+    @property
     def demo(self) -> Demo:
         """What of the demonstration runs; nothing unless it is asked for."""
         return self.settings.demo or Demo(upstream=False, traffic=False)
@@ -94,18 +109,15 @@ class _Reading:
         settings = self._judged(Settings, tree, tree.plain(), ADVISER, ()) or Settings()
         gateway = self._gateway(tree.value.get("gateway"))
         flows, listening = self._flows(tree.value.get("flows"))
+        loaded = Loaded(settings, gateway, flows, listening, (), self._source)
         if not self._problems:
-            self._find_clashes(settings, gateway, flows, listening)
-            self._find_strangers(settings, gateway, flows)
+            self._find_clashes(loaded)
+            self._find_strangers(loaded)
         found = sorted(self._problems)
-        return Loaded(
-            settings if not found else Settings(),
-            gateway,
-            flows,
-            listening,
-            tuple(found[:MOST_PROBLEMS]),
-            self._source,
-            tuple(self._warnings),
+        return loaded._replace(
+            settings=settings if not found else Settings(),
+            problems=tuple(found[:MOST_PROBLEMS]),
+            warnings=tuple(self._warnings),
             files=tuple(self._files),
         )
 
@@ -166,16 +178,10 @@ class _Reading:
             self._note(at, (name, "file"), line)
         return loaded
 
-    def _find_clashes(
-        self,
-        settings: Settings,
-        gateway: GatewayLoaded | None,
-        flows: FlowsLoaded | None,
-        listening: FlowsListening,
-    ) -> None:
+    def _find_clashes(self, loaded: Loaded) -> None:
         """Refuse two listeners on one port; better now than when the second one starts."""
         taken: dict[tuple[str, int], str] = {}
-        for path, address in _addresses(settings, gateway, flows, listening):
+        for path, address in loaded.addresses:
             place = split_address(address)
             if place[1] and taken.setdefault(place, path) != path:
                 section = path.split(".")[0]
@@ -188,13 +194,12 @@ class _Reading:
                     )
                 )
 
-    def _find_strangers(
-        self, settings: Settings, gateway: GatewayLoaded | None, flows: FlowsLoaded | None
-    ) -> None:
+    def _find_strangers(self, loaded: Loaded) -> None:
         """Refuse pools of gates that are not there, or are in two pools."""
-        known, any_model = _gateway_gates(gateway)
-        if flows is not None:
-            known += [f"flows/{name}" for name in flows.settings.control_points]
+        settings = loaded.settings
+        known, any_model = _gateway_gates(loaded.gateway)
+        if loaded.flows is not None:
+            known += [f"flows/{name}" for name in loaded.flows.settings.control_points]
         known += ["jobs/leader"] * (settings.jobs is not None)
         known += ["streams/workers"] * (settings.streams is not None)
         taken: dict[str, str] = {}
@@ -216,25 +221,6 @@ def _gateway_gates(gateway: GatewayLoaded | None) -> tuple[list[str], bool]:
     from fairlead.gateway.reservations import ONLY, gate_name
 
     return [f"gateway/{gate_name(ONLY)}"], gateway.settings.pool_by is not None
-
-
-def _addresses(
-    settings: Settings,
-    gateway: GatewayLoaded | None,
-    flows: FlowsLoaded | None,
-    listening: FlowsListening,
-) -> Iterator[tuple[str, str]]:
-    yield "server.listen", settings.server.listen
-    if gateway is not None:
-        yield "gateway.admin.listen", gateway.settings.admin.listen
-        yield "gateway.listen", gateway.settings.listen
-    if flows is not None:
-        if listening.http is not None:
-            yield "flows.http", listening.http
-        if listening.grpc is not None:
-            yield "flows.grpc", listening.grpc
-    if settings.jobs is not None and settings.jobs.http is not None:
-        yield "jobs.http", settings.jobs.http
 
 
 def _part(node: Node, wanted: Callable[[str], bool]) -> Node:
