@@ -1,6 +1,6 @@
 """From bytes or mappings to a tree of plain values that knows where each came from.
 
-It knows YAML 1.2 and nothing of gateways.  What cannot be trusted is refused here: tags, duplicate keys, several
+It knows YAML 1.2 and nothing of doors.  What cannot be trusted is refused here: tags, duplicate keys, several
 documents, and whatever is too large, too deep or expands too far through aliases.  It reads events, not objects:
 nothing that a file names is ever constructed, and no recursion goes deeper than `DEEPEST`.
 """
@@ -159,7 +159,7 @@ def content_of(path: str, most: int = MOST_BYTES) -> bytes | Problem:
         reason = getattr(error, "strerror", None) or str(error)
         return Problem(0, 0, "", f"cannot be read ({reason}); check the path and its permissions")
     if len(content) > most:
-        return Problem(0, 0, "", f"is larger than {most:,} bytes; is it a configuration?")
+        return Problem(0, 0, "", f"is larger than {most:,} bytes, the most that is read")
     return content
 
 
