@@ -190,9 +190,7 @@ class Point:
             flow.rank = 0
         if most is not None or flow.timeout is not None:
             self._limit_wait(flow, most, now)
-        if (
-            self.load is not None and flow.arrived_at == UNSET
-        ):  # else it was counted before it moved
+        if self.load is not None and flow.arrived_at == UNSET:  # else counted before it moved
             for change in self.load.arrived(cost, now):
                 self.runtime.adjust(change)
 

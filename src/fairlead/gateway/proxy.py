@@ -43,12 +43,8 @@ KEEPALIVE = 4.0  # less than uvicorn's 5 s, so that the backend is seldom the fi
 PIECES = 8  # of a request's body between client and backend
 LARGEST_HEADER = 64 * 1024
 MOST_HEADERS = 1000
-OUR_OWN_HEADERS = (
-    "accept",
-    "accept-encoding",
-    "content-type",
-    "user-agent",
-)  # aiohttp would add them
+# aiohttp would add them.
+OUR_OWN_HEADERS = ("accept", "accept-encoding", "content-type", "user-agent")
 
 log = logging.getLogger("fairlead.gateway")
 

@@ -107,9 +107,8 @@ def _problem(text: str, found: re.Match[str], said: str) -> Problem:
 
 def _scalars(text: str) -> Iterator[_Span]:
     """Tell each value that stands behind a key, and where; a list under a key counts as its values."""
-    keys: list[
-        str | None
-    ] = []  # of each open mapping the key whose value is due; None: a key is due
+    # Of each open mapping the key whose value is due; None: a key is due.
+    keys: list[str | None] = []
     lists: list[bool] = []
     named: list[str] = []  # the key each open collection stands behind
     for event in YAML(typ="safe", pure=True).parse(text):
