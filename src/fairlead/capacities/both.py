@@ -24,8 +24,8 @@ class Both(Capacity):
     """
 
     def __init__(self, *parts: Capacity, name: str = "both") -> None:
-        if not parts:
-            raise ConfigError("Both needs at least one capacity")
+        if not parts or not all(isinstance(part, Capacity) for part in parts):
+            raise ConfigError(f"Both needs at least one capacity, and nothing else; got {parts!r}")
         names = [part.name for part in parts]
         if len(set(names)) < len(names):
             raise ConfigError(

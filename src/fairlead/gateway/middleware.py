@@ -53,8 +53,9 @@ class PriorityMiddleware:
     def __init__(self, app: Any, config: Any = None) -> None:
         self.app = app
         self.admission = config if isinstance(config, Admission) else Admission(config)
-        if self.admission.settings.strict and self.admission.problems:
-            raise ConfigError("\n".join(self.admission.problems))
+        loaded = self.admission.loaded
+        if loaded.fatal or (loaded.settings.strict and loaded.problems):
+            raise ConfigError("\n".join(loaded.lines))
         self._begun = False
         self._watch: Watch[Loaded] | None = None
         if isinstance(config, str | os.PathLike):

@@ -89,8 +89,10 @@ class Classes(Policy):
         self._note_time()
 
     def _set(self, levels: tuple[Level, ...], budget: int) -> None:
-        if not levels:
-            raise ConfigError("Classes needs at least one Level")
+        if not levels or not all(isinstance(level, Level) for level in levels):
+            raise ConfigError(
+                f'Classes needs at least one Level, such as Level("bulk"); got {levels!r}'
+            )
         if len({level.name for level in levels}) < len(levels):
             raise ConfigError(f"two levels share a name: {[level.name for level in levels]}")
         if type(budget) is not int or budget < 1:

@@ -71,6 +71,10 @@ class MemoryBroker:
         partitions: int = 4,
         reset: Literal["earliest", "latest"] = "earliest",
     ) -> None:
+        if topics is not None and not isinstance(topics, Mapping):
+            raise ConfigError(
+                f'topics are partitions by name, such as {{"orders": 2}}; got {topics!r}'
+            )
         if assignor not in ("cooperative", "eager"):
             raise ConfigError(f"assignor is {assignor!r}; give 'cooperative' or 'eager'")
         self.clock = clock
