@@ -16,7 +16,7 @@ from fairlead.gateway.admission import (
     TRANSFER_ENCODING,
 )
 from fairlead.gateway.body import Body, BodyTooLarge
-from fairlead.gateway.responses import Failure, openai_form
+from fairlead.gateway.responses import Failure, openai_form, own_path
 from fairlead.gateway.settings import DEFAULT
 
 if TYPE_CHECKING:
@@ -82,14 +82,15 @@ def _heed(
     limit = admission.body_limit
     if CONTENT_TYPE in fields and _is_json(fields):
         asks = rank is None and not admission.plain and scope["method"] == "POST"
-        exchange.reads_tier = asks and openai_form(scope["path"])
+        exchange.reads_tier = asks and openai_form(own_path(scope))
         exchange.reads_body = exchange.reads_tier or admission.reads_model
     if priority.REQUEST_TIMEOUT in fields or priority.GRPC_TIMEOUT in fields:
         exchange.own_limit = priority.own_wait_limit(fields)
     if DECISION in fields:
         exchange.decision = True
     if RETRY_TOKEN in fields:
-        exchange.evictions = admission.redeem_token(fields[RETRY_TOKEN][0])
+        exchange.token = fields[RETRY_TOKEN][0]
+        exchange.evictions = admission.redeem_token(exchange.token)
     length = fields.get(CONTENT_LENGTH)
     if length is None:
         if TRANSFER_ENCODING in fields or scope["http_version"] >= "2":

@@ -31,7 +31,7 @@ from fairlead.gateway.admission import RETRY_TOKEN, Admission
 from fairlead.gateway.body import Body
 from fairlead.gateway.exchange import Exchange
 from fairlead.gateway.loading import load_content
-from fairlead.gateway.responses import Failure, send_failure
+from fairlead.gateway.responses import Failure, own_path, send_failure
 from fairlead.gateway.settings import CLASSES
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class PriorityMiddleware:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection: an HTTP request in its turn, anything else at once."""
         admission = self.admission
-        if scope["type"] != "http" or scope["path"] in admission.exempt:
+        if scope["type"] != "http" or own_path(scope) in admission.exempt:
             await self.app(scope, receive, send)
             return
         if not self._begun:
@@ -98,8 +98,10 @@ class PriorityMiddleware:
             if exchange.state is not DONE:
                 failure = self._conclude(exchange, failure)
                 if failure is not None and not exchange.answering:
-                    await self._answer(failure, exchange, scope["path"])
+                    await self._answer(failure, exchange, own_path(scope))
         finally:
+            if exchange.evictions and exchange.token and exchange.outcome != count.COMPLETED:
+                admission.keep_token(exchange.token, exchange.evictions)
             if exchange.body is not None:
                 exchange.body.stop_reading()
             if admission.logs and access.logger.isEnabledFor(logging.INFO):
@@ -209,17 +211,18 @@ class PriorityMiddleware:
             refused[rank, count.CLIENT_GONE] += 1
             exchange.status = 499
             return None
-        return failure._replace(headers=self._token(exchange.evictions))
+        return failure._replace(headers=self._token(exchange, exchange.evictions))
 
     def _preempted(self, exchange: Exchange) -> Failure:
         text = (
             "a request of a higher class needed the slot before this one had sent a byte; retry, "
             "with the x-fairlead-retry-token header of this response"
         )
-        headers = (*PREEMPTED_HEADERS, *self._token(exchange.evictions + 1))
+        headers = (*PREEMPTED_HEADERS, *self._token(exchange, exchange.evictions + 1))
         return Failure(503, "scheduler_preempted", text, 1, headers)
 
-    def _token(self, evictions: int) -> tuple[tuple[bytes, bytes], ...]:
+    def _token(self, exchange: Exchange, evictions: int) -> tuple[tuple[bytes, bytes], ...]:
+        exchange.token = None  # the new one stands for it
         return ((RETRY_TOKEN, self.admission.issue_token(evictions)),) if evictions else ()
 
 
