@@ -55,6 +55,7 @@ class Exchange(LeanTicket):
         "member",
         "metrics",
         "model",
+        "model_unread",
         "moved",
         "outcome",
         "own_limit",
@@ -101,6 +102,7 @@ class Exchange(LeanTicket):
         self.own_limit: float | None = None  # the wait it would accept
         self.reads_body = self.reads_tier = False  # before it asks
         self.model: str | None = None  # that its body names, if somebody wants to know
+        self.model_unread = False  # for nobody did when it came
         self.moved = False  # from a pool that is no more
         self.body: Body | None = None  # None: left to the server
         self.waiter: asyncio.Future[None] | None = None

@@ -86,7 +86,9 @@ class PriorityMiddleware:
             try:
                 if exchange.state is WAITING:
                     failure = await self._wait(exchange)
-                if exchange.state is RUNNING:
+                if exchange.state is RUNNING and exchange.model_unread and admission.reads_model:
+                    failure = await asking.read_model(admission, exchange)
+                if exchange.state is RUNNING and failure is None:
                     if exchange.model is not None:
                         scope["fairlead.model"] = exchange.model
                     if exchange.body is not None:
@@ -135,10 +137,20 @@ class PriorityMiddleware:
             await exchange.wait(exchange.body)
             if exchange.state is WITHDRAWN and not exchange.gone:  # its pool is no more, or is down
                 exchange.renew()
-                failure = self._ask(exchange)
+                failure = await self._ask_again(exchange)
                 if failure is not None:
                     return failure
         return None
+
+    async def _ask_again(self, exchange: Exchange) -> Failure | None:
+        """Ask elsewhere; by now that may depend on the model."""
+        if exchange.model_unread and self.admission.reads_model:
+            failure = await asking.read_model(self.admission, exchange)
+            if exchange.gone:
+                exchange.leave()
+            if failure is not None or exchange.gone:
+                return failure
+        return self._ask(exchange)
 
     def _absorb(self, error: BaseException, exchange: Exchange) -> bool:
         """Say whether what ended the wait or the application is of our own making; else it is passed on."""
