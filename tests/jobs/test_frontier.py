@@ -48,7 +48,7 @@ def test_an_executor_without_slots_keeps_nobody_else_waiting() -> None:
     tested.resize("ocr", 1, 0.0)
     tested.add([job(1, executor="gpu", level=9, hard=0.0), job(2)], 5.0)
     assert ids(tested.started(5.0)) == [(2, 0)]
-    assert "no worker serves executor 'gpu'" in tested.explain((1, 0), 5.0)
+    assert "no worker serves executor 'gpu'" in tested.explain((1, 0), 5.0).said
 
 
 def test_an_sla_that_was_changed_counts_at_once() -> None:
@@ -86,7 +86,7 @@ def test_what_runs_elsewhere_holds_its_slot() -> None:
     assert not tested.started(2.0)
     tested.ended([(3, 0)], 3.0)
     assert ids(tested.started(3.0)) == [(1, 1)]
-    assert "3 runs are active (max_concurrent_dags 2)" in tested.explain((4, 0), 3.0)
+    assert "3 runs are active (max_concurrent_dags 2)" in tested.explain((4, 0), 3.0).said
 
 
 def test_a_claim_that_was_lost_gives_everything_back() -> None:
@@ -131,7 +131,7 @@ def test_a_start_time_is_waited_for() -> None:
     tested.add([job(1, start_at=30.0), job(2, start_at=10.0), job(3)], 0.0)
     assert ids(tested.started(0.0)) == [(3, 0)]
     assert tested.due == 10.0
-    assert "due in 30 s" in tested.explain((1, 0), 0.0)
+    assert "due in 30 s" in tested.explain((1, 0), 0.0).said
     tested.add([job(2, start_at=40.0)], 5.0)
     tested.advance(30.0)
     assert ids(tested.started(30.0)) == [(1, 0)]
@@ -173,8 +173,8 @@ def test_a_cap_per_dag_and_per_tenant() -> None:
     started = tested.started(0.0)
     assert sorted(dag for dag, _ in ids(started)).count(3) == 2
     assert len(started) == 5
-    assert "tenant 'acme' has 3 jobs running (max_running 3)" in tested.explain((2, 4), 0.0)
-    assert "run 3 has 2 jobs running (max_running_per_dag 2)" in tested.explain((3, 4), 0.0)
+    assert "tenant 'acme' has 3 jobs running (max_running 3)" in tested.explain((2, 4), 0.0).said
+    assert "run 3 has 2 jobs running (max_running_per_dag 2)" in tested.explain((3, 4), 0.0).said
     tested.set_tenants({"acme": TenantLimits(1.0, None)}, 1.0)
     assert len(tested.started(1.0)) == 1
 
@@ -396,7 +396,7 @@ def test_what_a_planner_leaves_out_goes_all_the_same_in_the_end() -> None:
     tested.add([job(1), job(2)], 0.0)
     ask(tested, 0.0, lambda jobs: jobs[:1])
     assert ids(tested.started(0.0)) == [(1, 0)]
-    assert "the planner leaves it out; in 10 s" in tested.explain((2, 0), 0.0)
+    assert "the planner leaves it out; in 10 s" in tested.explain((2, 0), 0.0).said
     for second in range(1, 10):
         if tested.due <= second:
             tested.advance(float(second))
@@ -457,14 +457,33 @@ def test_while_an_answer_is_due_nobody_is_asked_and_nothing_else_is_due() -> Non
 # Reasons
 
 
-def test_reasons_are_short_and_name_the_cause() -> None:
+def test_reasons_name_the_cause() -> None:
     tested = frontier()
-    assert "not ready" in tested.explain((1, 0), 0.0)
+    assert "not ready" in tested.explain((1, 0), 0.0).said
     tested.resize("ocr", 1, 0.0)
-    tested.add([job(1), job(2), job(3, executor="gpu" * 200)], 0.0)
-    assert "slot of executor 'ocr'" in tested.explain((1, 0), 0.0)
-    assert "all 1 slots of executor 'ocr' are in use" in tested.explain((2, 0), 0.0)
-    assert len(tested.explain((3, 0), 0.0)) <= 400
+    tested.add([job(1), job(2)], 0.0)
+    assert "slot of executor 'ocr'" in tested.explain((1, 0), 0.0).said
+    assert "the only slot of executor 'ocr' is in use" in tested.explain((2, 0), 0.0).said
+
+
+def test_who_goes_first_is_known_however_long_the_sentence() -> None:
+    tested = frontier(tenants={"acme": TenantLimits(max_running=1)})
+    tested.resize("gpu" * 200, 1, 0.0)
+    tested.add([job(n, executor="gpu" * 200) for n in range(1, 5)], 0.0)
+    told = [tested.explain((n, 0), 0.0) for n in range(2, 5)]
+    assert [(why.before, why.capped) for why in told] == [(0, False), (1, False), (2, False)]
+    rest = ("; it is the next", "; 1 job goes first", "; 2 jobs go first")
+    assert all(why.said.endswith(end) for why, end in zip(told, rest, strict=True))
+
+
+def test_a_cap_is_told_apart_from_an_executor_that_is_full() -> None:
+    tested = frontier(tenants={"acme": TenantLimits(max_running=1)})
+    tested.resize("ocr", 1, 0.0)
+    tested.add([job(1, tenant="acme"), job(2, tenant="acme"), job(3, tenant="(max_")], 0.0)
+    both = tested.explain((2, 0), 0.0)
+    assert both.capped
+    assert "is in use, and tenant 'acme' has 1 job running (max_running 1); " in both.said
+    assert not tested.explain((3, 0), 0.0).capped
 
 
 def test_counts_by_executor() -> None:

@@ -26,14 +26,12 @@ from fairlead.jobs.states import (
 )
 from fairlead.jobs.times import written
 from fairlead.jobs.wording import (
-    ahead,
     cut,
     ending_of,
     error_of,
     job_name,
     moment,
     roughly,
-    tidy,
     worker_of,
 )
 
@@ -299,14 +297,14 @@ class _Case:
             )
         if not own and row.executor in frontier.needs_plan(self.now):
             return "planner", self._unranked(row), None
-        said = frontier.explain((row.dag, row.node), self.now)
-        clause = f"is ready for executor {executor} and waits: {tidy(said)}"
+        why = frontier.explain((row.dag, row.node), self.now)
+        clause = f"is ready for executor {executor} and waits: {why.said}"
         if frontier.slots().get(row.executor, 0) > 0:
             return "held", clause, None
-        first, pace = ahead(said), await self._pace(row)
-        if first is None or pace is None or "(max_" in said:  # a cap ends when it ends
+        pace = await self._pace(row)
+        if why.before is None or pace is None or why.capped:  # a cap ends when it ends
             return "executor_full", clause, None
-        most = pace * ((first + 1) / _slots(workers)[row.executor])
+        most = pace * ((why.before + 1) / _slots(workers)[row.executor])
         clause += f"; at {roughly(pace)} each it likely starts within {roughly(most)}"
         return "executor_full", clause, self.now + most
 

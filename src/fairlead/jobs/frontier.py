@@ -18,7 +18,7 @@ from fairlead.core.gate import Change, Gate
 from fairlead.core.ticket import RUNNING, WAITING, Outcome
 from fairlead.jobs.later import Later
 from fairlead.jobs.orders import Orders
-from fairlead.jobs.reasons import reason
+from fairlead.jobs.reasons import Why, why
 from fairlead.jobs.records import ReadyJob
 from fairlead.jobs.room import Room, limits_of
 from fairlead.jobs.sla import score
@@ -334,9 +334,9 @@ class Frontier:
 
     # Looking
 
-    def explain(self, job: Id, now: float) -> str:
-        """Say in one sentence why a job does not run."""
-        return reason(self, self._tickets.get(number_of(job)), self._later.find(*job), now)
+    def explain(self, job: Id, now: float) -> Why:
+        """Tell why a job does not run."""
+        return why(self, self._tickets.get(number_of(job)), self._later.find(*job), now)
 
     def priority_of(self, job: Id, now: float) -> int | None:
         """Tell the SLA priority of a job that waits here."""
