@@ -12,6 +12,7 @@ from fairlead.errors import ConfigError, UnknownRun
 from fairlead.jobs.estimates import Estimates
 from fairlead.jobs.frontier import Frontier
 from fairlead.jobs.limits import limited
+from fairlead.jobs.outcome import find_run
 from fairlead.jobs.planning import name_of, planner_of
 from fairlead.jobs.states import (
     ACTIVE,
@@ -71,9 +72,7 @@ async def explain(
     store: Store, settings: Settings, job: Id, scheduler: Scheduler | None = None
 ) -> Explanation:
     """Explain a job."""
-    run = await store.run(job[0])
-    if run is None:
-        raise UnknownRun(f"there is no run {job[0]}; see fairlead jobs list")
+    run = await find_run(store, job[0])
     rows = {row.node: row for row in await store.jobs(job[0])}
     if job[1] not in rows:
         raise UnknownRun(

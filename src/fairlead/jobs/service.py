@@ -22,7 +22,7 @@ from fairlead.jobs.announcing import Announcer
 from fairlead.jobs.estimates import Estimates
 from fairlead.jobs.executors.base import specs_of
 from fairlead.jobs.files import runs_of
-from fairlead.jobs.outcome import Outcome, Run, outcome_of_rows, run_number
+from fairlead.jobs.outcome import Outcome, Run, find_run, outcome_of_rows, run_number
 from fairlead.jobs.registry import DEFAULT_EXECUTOR, Task, same, task_of
 from fairlead.jobs.scheduling import Scheduler
 from fairlead.jobs.settings import settings_of
@@ -224,9 +224,7 @@ class Jobs:
             event = asyncio.Event()
             self._ends.setdefault(dag, set()).add(event)
             try:
-                found = await store.run(dag)
-                if found is None:
-                    raise UnknownRun(f"there is no run {dag}; see fairlead jobs list")
+                found = await find_run(store, dag)
                 if found.state in TERMINAL:
                     return outcome_of_rows(found, await store.jobs(dag))
                 if self.scheduler is not None:  # its end here is told; elsewhere, it is seen
@@ -265,23 +263,23 @@ class Jobs:
     ) -> bool:
         """Change the SLAs of a run, or of one job; what is left out stays, None removes, durations count from now."""
         store = await self.store()
-        dag = run_number(run)
-        found: RunRow | JobRow | None = await store.run(dag)
+        row = await find_run(store, run_number(run))
+        found: RunRow | JobRow | None = row
         if node is not None:
-            found = next((job for job in await store.jobs(dag) if job.node == node), None)
+            found = next((job for job in await store.jobs(row.dag) if job.node == node), None)
         if found is None:
-            raise UnknownRun(
-                f"there is no run {dag}, or no job {node} of it; see fairlead jobs list"
-            )
+            raise UnknownRun(f"run {row.dag} has no job {row.dag}.{node}")
         soft, hard = changed_sla((found.soft, found.hard), soft_sla, hard_sla, store.now())
+        if row.state in TERMINAL:
+            raise ConfigError(f"run {row.dag} has ended ({row.state}): its SLAs are history")
         return await self._change(run, "set_sla", soft, hard, node)
 
     async def _change(self, run: Any, verb: str, *args: Any) -> bool:
         store = await self.store()
         dag = run_number(run)
         changed: bool = await getattr(store, verb)(dag, *args)
-        if not changed and await store.run(dag) is None:
-            raise UnknownRun(f"there is no run {dag}; see fairlead jobs list")
+        if not changed:
+            await find_run(store, dag)
         if self.scheduler is not None:
             self.scheduler.look_soon()
             self.scheduler.crew.hear_soon()
