@@ -83,7 +83,7 @@ class FrontierMachine(RuleBasedStateMachine):
             shown = self.tested.candidates(executor, self.now)
             order = Every().plan(shown, {}, set())
             self.tested.planned(executor, [one.id for one in order], self.now)
-        started = self.tested.started(self.now)
+        started = self.tested.started()
         for one in started:
             name = (one.dag, one.node)
             assert name in self.waiting, f"{name} started and did not wait"

@@ -280,7 +280,7 @@ class _Case:
         own, chosen = frontier is not None, False
         if frontier is None:
             frontier = await self._filled()
-            chosen = any(one[:2] == (row.dag, row.node) for one in frontier.started(self.now))
+            chosen = any(one[:2] == (row.dag, row.node) for one in frontier.started())
         if chosen and self.settings.pool is not None:
             return (
                 "held",

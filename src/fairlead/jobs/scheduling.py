@@ -242,13 +242,13 @@ class Scheduler:
             await self._look(frontier)
         if clock >= self._sweep_at:
             self._sweep_at = clock + self.settings.sweep
-            await self._rescue(frontier)
+            await self._rescue()
             await self._upkeep(self)
         now = self.store.now()
         begun = time.perf_counter()
         if frontier.due <= now:
             frontier.advance(now)
-        started = frontier.started(now)
+        started = frontier.started()
         self.counts.planning_seconds += time.perf_counter() - begun
         self.counts.planning_rounds += 1
         self.planners.ask(frontier)
@@ -304,7 +304,7 @@ class Scheduler:
         for executor, slots in self.roster.slots().items():
             frontier.resize(executor, slots, now)
 
-    async def _rescue(self, frontier: Frontier) -> None:
+    async def _rescue(self) -> None:
         """Bury silent workers, and take back what nobody runs."""
         silent = self.roster.silent(time.monotonic())
         if silent:
