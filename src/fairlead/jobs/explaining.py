@@ -6,6 +6,7 @@ frontier of the same class that is filled from the database.  Everything before 
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.errors import ConfigError, UnknownRun
@@ -14,6 +15,7 @@ from fairlead.jobs.frontier import Frontier
 from fairlead.jobs.limits import limited
 from fairlead.jobs.outcome import find_run
 from fairlead.jobs.planning import name_of, planner_of
+from fairlead.jobs.reading import ready_pages
 from fairlead.jobs.states import (
     ACTIVE,
     CANCELLED,
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from fairlead.jobs.settings import Settings
     from fairlead.jobs.stores.base import Store
 
-PAGE = 5_000
 MOST_READ = 50_000  # ready jobs; of more than that the place in line is not exact, the reason is
 
 
@@ -330,16 +331,7 @@ class _Case:
         def planner_for(executor: str) -> Any:
             return planners.get(executor) or planners.get("") or self.settings.planner
 
-        settings = self.settings
-        frontier = Frontier(
-            planners=planner_for,
-            tenants=settings.tenants,
-            max_concurrent_dags=settings.max_concurrent_dags,
-            max_running_per_dag=settings.max_running_per_dag,
-            max_wait=settings.max_wait,
-            max_withheld=settings.max_withheld,
-            burst=settings.burst,
-        )
+        frontier = Frontier.of(self.settings, planner_for)
         frontier.hold(await self.store.running(), self.now)
         for executor, slots in _slots(await self.store.workers()).items():
             frontier.resize(executor, slots, self.now)
@@ -347,13 +339,11 @@ class _Case:
         estimates.replace(await self.store.estimates())
         own, _ = await self.store.reread(self.run.dag)
         ready = list(own)
-        after: Id | None = None
-        while len(ready) < MOST_READ:
-            page = await self.store.ready(after, PAGE)
-            ready += [one for one in page if one.dag != self.run.dag]
-            if len(page) < PAGE:
-                break
-            after = (page[-1].dag, page[-1].node)
+        async with aclosing(ready_pages(self.store)) as pages:
+            async for page in pages:
+                ready += [one for one in page if one.dag != self.run.dag]
+                if len(ready) >= MOST_READ:
+                    break
         frontier.add(estimates.fill(ready), self.now)
         return frontier
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fairlead.core.ticket import Ticket
     from fairlead.jobs.planners import FlatJob
     from fairlead.jobs.records import Id, RunningJob
-    from fairlead.jobs.settings import TenantLimits
+    from fairlead.jobs.settings import Settings, TenantLimits
 
 LINGER = 60.0  # seconds
 
@@ -69,6 +69,25 @@ class Frontier:
         self._started: list[Ticket] = []
         self._idle: dict[int, float] = {}  # active DAGs of which nothing is here, since when
         self._dropped: set[int] = set()  # active DAGs that have not come back since
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        planners: Callable[[str], object],
+        gate: Callable[[Policy, Room], Gate] = Gate,
+    ) -> Frontier:
+        """Make one by the settings of a `Jobs`."""
+        return cls(
+            planners=planners,
+            tenants=settings.tenants,
+            max_concurrent_dags=settings.max_concurrent_dags,
+            max_running_per_dag=settings.max_running_per_dag,
+            max_wait=settings.max_wait,
+            max_withheld=settings.max_withheld,
+            burst=settings.burst,
+            gate=gate,
+        )
 
     # What comes and goes
 

@@ -49,7 +49,6 @@ class Scheduler:
         store: Store,
         settings: Settings,
         crew: Crew,
-        process: str,
         estimates: Estimates,
         *,
         upkeep: Callable[[Scheduler], Awaitable[None]],
@@ -59,7 +58,7 @@ class Scheduler:
         self.store = store
         self.settings = settings
         self.crew = crew
-        self.process = process
+        self.process = crew.process
         self.estimates = estimates
         self.counts = Counts()
         self.epoch = 0  # of its lease; 0: it has none
@@ -71,7 +70,7 @@ class Scheduler:
         self._upkeep = upkeep
         self._on_ended = on_ended
         self._wake = asyncio.Event()
-        self._claimer = Claimer(store, crew, process)
+        self._claimer = Claimer(store, crew)
         self._meanwhile: list[Finished] | None = None
         self._renew_at = self._look_at = self._sweep_at = 0.0
         self._stopping = False
@@ -125,16 +124,14 @@ class Scheduler:
                 else:
                     await self._turn(self.frontier)
                 pause = 0.0
-            except StoreUnavailable as error:
-                self._step_down()
-                pause = min(LONGEST_PAUSE, max(0.1, 2 * pause))
-                log.warning("the scheduler waits %.1f s for the database: %s", pause, error)
-                await asyncio.sleep(pause)
-            except Exception:
+            except Exception as error:
                 # Whatever it was: what is believed can be thrown away, and somebody must plan.
                 self._step_down()
                 pause = min(LONGEST_PAUSE, max(0.1, 2 * pause))
-                log.exception("the scheduler failed, and begins anew in %.1f s", pause)
+                if isinstance(error, StoreUnavailable):
+                    log.warning("the scheduler waits %.1f s for the database: %s", pause, error)
+                else:
+                    log.exception("the scheduler failed, and begins anew in %.1f s", pause)
                 await asyncio.sleep(pause)
 
     def stop(self) -> None:
@@ -213,16 +210,7 @@ class Scheduler:
             await self.store.set_setting(SETTING, limits)
         self.roster = Roster(self.settings.lease)
         self.planners.follow(settings)
-        frontier = Frontier(
-            planners=self.planners.of,
-            tenants=self.settings.tenants,
-            max_concurrent_dags=self.settings.max_concurrent_dags,
-            max_running_per_dag=self.settings.max_running_per_dag,
-            max_wait=self.settings.max_wait,
-            max_withheld=self.settings.max_withheld,
-            burst=self.settings.burst,
-            gate=self._gates.make,
-        )
+        frontier = Frontier.of(self.settings, self.planners.of, self._gates.make)
         self.estimates.replace(await self.store.estimates())
         self._hold(frontier, await self.store.running(), self.store.now())
         async with aclosing(ready_pages(self.store)) as pages:

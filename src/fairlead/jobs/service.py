@@ -8,11 +8,8 @@ async with jobs: ...            plans (or stands by), and runs what its local ex
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import time
 from collections.abc import Mapping
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from fairlead.config import seconds, shown
@@ -79,6 +76,7 @@ class Jobs:
         self._declared = None if executors is None else specs_of(executors)
         self._store = open_store(url)  # refuses a bad address at once; nothing is opened yet
         self._opened_on: asyncio.AbstractEventLoop | None = None
+        self._is_open = False
         self._opening = asyncio.Lock()
         self._announcer = Announcer(self.settings.webhook)
         self._loop_task: asyncio.Task[None] | None = None
@@ -166,8 +164,6 @@ class Jobs:
                 await self._store.open()
                 self._is_open = True
         return self._store
-
-    _is_open = False
 
     # Using
 
@@ -299,7 +295,6 @@ class Jobs:
         if self.scheduler is not None:
             raise Misuse("this Jobs is serving already")
         store = await self.store()
-        process = f"{socket.gethostname()}:{os.getpid()}:{token_hex(6)}"
         estimates = Estimates()
         scheduler: Scheduler
 
@@ -316,8 +311,7 @@ class Jobs:
             store,
             self.tasks,
             self.executors,
-            name=name or socket.gethostname(),
-            process=process,
+            name=name,
             lease=self.settings.lease,
             poll=self.settings.poll,
             finish=finish,
@@ -328,7 +322,6 @@ class Jobs:
             store,
             self.settings,
             crew,
-            process,
             estimates,
             upkeep=Upkeep(store, self.tasks, self._announcer),
             on_ended=self._ended,
