@@ -137,9 +137,8 @@ class FrontierMachine(RuleBasedStateMachine):
         self.tested.lost(name, self.now)
         self.waiting[name] = lost._replace(active=True)
         self.tested.add([self.waiting[name]], self.now)
-        self.over = (
-            True  # the claim may have been the first of its DAG, and another have begun since
-        )
+        # The claim may have been the first of its DAG, and another have begun since.
+        self.over = True
 
     @precondition(lambda self: self.active)
     @rule(which=st.integers(0, 99), step=STEPS)

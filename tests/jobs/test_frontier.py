@@ -140,7 +140,7 @@ def test_a_start_time_is_waited_for() -> None:
 
 
 def test_two_node_dags_behind_a_cap_run_to_the_end() -> None:
-    """The livelock of the original: 1,100 DAGs, 16 active, 4 slots, and a window that shows only their roots."""
+    """No livelock: 1,100 DAGs, 16 active, 4 slots; a window over what is ready would show only their roots."""
     tested = frontier(max_concurrent_dags=16, gate=Gate)
     tested.resize("ocr", 4, 0.0)
     tested.add([job(dag, 0, level=1) for dag in range(1, 1101)], 0.0)
@@ -442,9 +442,8 @@ def test_while_an_answer_is_due_nobody_is_asked_and_nothing_else_is_due() -> Non
     assert not tested.needs_plan(2.0)
     tested.planned("ocr", [one.id for one in shown], 3.0)
     assert ids(tested.started()) == [(1, 0)]
-    tested.ended(
-        [(1, 0)], 4.0
-    )  # of the third the planner has not heard: it may belong before the second
+    tested.ended([(1, 0)], 4.0)
+    # Of the third the planner has not heard: it may belong before the second.
     assert [one.dag_id for one in ask(tested, 4.0)] == ["2", "3"]
 
 

@@ -345,9 +345,8 @@ class Scheduler:
         gone = set(ended)
         frontier.add([job for job in ready if (job.dag, job.node) not in gone], now)
         self._ended(frontier, ended, now)
-        frontier.add(
-            [job for job in ready if (job.dag, job.node) in gone], now
-        )  # to be tried again
+        # What ended and is ready is to be tried again.
+        frontier.add([job for job in ready if (job.dag, job.node) in gone], now)
 
     def _hold(self, frontier: Frontier, running: Sequence[RunningJob], now: float) -> None:
         frontier.hold(running, now)
