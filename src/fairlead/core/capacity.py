@@ -15,6 +15,8 @@ from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from fairlead.core.part import Part
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping
 
@@ -48,7 +50,7 @@ class Later(NamedTuple):
     at: float
 
 
-class Capacity:
+class Capacity(Part):
     """The base of every capacity; a user's own needs `refusal`, `take` and `give`.
 
     >>> class OneAtATime(Capacity):
@@ -64,7 +66,6 @@ class Capacity:
     name = "capacity"
     scoped = False  # does scopes() ever name one?
     watches = False  # does it want enter() and leave()?
-    gated = False  # True: it has a gate, and can have no other
     thread_gate: Any = (
         None  # that gate, where threads share it: a door given the same capacity may join
     )

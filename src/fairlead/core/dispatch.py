@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fairlead.core.capacity import FULL, NEVER, STOP
 from fairlead.core.deadlines import Deadlines
 from fairlead.core.eviction import Evictions
+from fairlead.core.part import claim
 from fairlead.core.policy import Policy, title
 from fairlead.core.scopes import Scopes
 from fairlead.core.ticket import EVICTED, EXPIRED, REFUSED, RUNNING, WAITING, Evicted, Outcome
-from fairlead.errors import ConfigError, FairleadError, PolicyError
+from fairlead.errors import FairleadError, PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -30,13 +31,7 @@ class Dispatcher:
     """The state of a gate and the moves of its tickets; `Gate` adds the verbs."""
 
     def __init__(self, policy: Policy, capacity: Capacity, *, reserve_after: float = inf) -> None:
-        for part in (policy, capacity):
-            if part.gated:
-                raise ConfigError(
-                    f"{type(part).__name__} has a gate already; make a new one, "
-                    "or let schedulers share one with SharedPool"
-                )
-            part.gated = True
+        claim(policy, capacity)
         self.policy = policy
         self.capacity = capacity
         self.reserve_after = reserve_after  # the age at which a ticket closes all its scopes
