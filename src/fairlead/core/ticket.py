@@ -44,6 +44,9 @@ class QueueLimit(NamedTuple):
     waiting: int
     limit: int
 
+    def __str__(self) -> str:
+        return f"{self.waiting} wait already, the limit is {self.limit}"
+
 
 class Evicted(NamedTuple):
     """The reason on an evicted ticket: for whom, and of which class that one is."""
