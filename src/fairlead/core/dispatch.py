@@ -327,7 +327,7 @@ class Dispatcher:
 
     # Evicting
 
-    def _hunt(self, now: float, changed: list[Ticket]) -> bool:
+    def _hunt(self, now: float, changed: list[Ticket]) -> None:
         """Evict at most one holder, for the head of a line, and only if that would really admit it.
 
         The head of the line is the policy's, or, where a scope is closed, the one it was closed for.
@@ -335,7 +335,7 @@ class Dispatcher:
         self._hunting = False
         grounds, self._evictions.grounds = self._evictions.grounds, {}
         if self._evictions.preemptors <= len(self._claims):
-            return False  # nobody would; and to ask a planner for its head costs a plan
+            return  # nobody would; and to ask a planner for its head costs a plan
         closed = self._scopes.closed
         for head in (self.policy.head(now), *(closed.get(scope) for scope in grounds)):
             if head is None or not head.can_preempt or head in self._claims:
@@ -353,8 +353,7 @@ class Dispatcher:
                 victim.reason = Evicted(head.key, head.rank)
             self.policy.remove(head, now)
             self._claims[head] = None
-            return True
-        return False
+            return
 
     def _may_evict(self, ticket: Ticket) -> None:
         """A ticket starts to wait that may evict."""
