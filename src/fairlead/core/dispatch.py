@@ -90,7 +90,7 @@ class Dispatcher:
                 except FairleadError as error:
                     self._failed, self._untold = error, []
                     break  # what is to be given back is given back all the same
-        if now > self.now:  # what is no time at all is no step
+        if now > self.now:  # NaN moves nothing
             self.now = now
         if own is not None and own in changed:
             changed.remove(own)

@@ -283,7 +283,7 @@ class Scheduler(Door, Submitting):
         ticket.owner = task
 
     def _all_blocked(self, task: Any) -> bool:
-        """Does every slot belong to a task that waits for one, this task among them?."""
+        """Does every slot belong to a task that waits for one, this task among them?"""
         holders: Any = self._core.holders
         blocked = self._gate.blocked
         for holder in holders:
