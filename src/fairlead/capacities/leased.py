@@ -63,9 +63,8 @@ class LeasedTokens(Capacity):
         self._stirred: dict[Hashable, None] = {}
         self._called = False
         self._local: TokenBucket | None = None
-        self._own: dict[
-            Hashable, tuple[Hashable, ...]
-        ] = {}  # scopes by workload, if there is one key
+        # Scopes by workload, if there is one key.
+        self._own: dict[Hashable, tuple[Hashable, ...]] = {}
         self.set_burst(burst)
 
     @property

@@ -58,10 +58,8 @@ class Loan:
         self.dry_until = -inf  # the ledger has nothing to say before this instant
         self.waiting = Demand()
         self.running = Demand()
-        self.peak = (
-            0.0  # the most that was in flight since the last look, and between the two before
-        )
-        self.last_peak = 0.0
+        # The most that was in flight since the last look, and between the two before.
+        self.peak = self.last_peak = 0.0
         self.told = 0.0  # what the ledger believes to be held
         self.told_at = -inf
 

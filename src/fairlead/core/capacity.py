@@ -66,13 +66,11 @@ class Capacity(Part):
     name = "capacity"
     scoped = False  # does scopes() ever name one?
     watches = False  # does it want enter() and leave()?
-    thread_gate: Any = (
-        None  # that gate, where threads share it: a door given the same capacity may join
-    )
+    # Its gate, where threads share it: a door given the same capacity may join.
+    thread_gate: Any = None
     full: bool  # did the last admission leave room for nobody?
-    counts = (
-        False  # is it a number of slots, `used` of `total`?  Then the gate counts, and need not ask
-    )
+    # Is it a number of slots, `used` of `total`?  Then the gate counts, and need not ask.
+    counts = False
     lasts = False  # does a STOP stand until `ready_at`, unless something is in `opened` before?
     # Scopes that gained room since the gate last looked, and each Later that it is to look at; FULL in it: any scope.
     opened: list[Hashable]

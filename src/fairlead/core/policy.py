@@ -105,9 +105,8 @@ class Policy(Part):
         first = lane.add(ticket, key)
         self._size += 1
         if first or lane.order is None:
-            self._ready.add(
-                lane
-            )  # also if it was parked: a newcomer that heads it ranks before the one refused
+            # Also if it was parked: a newcomer that heads it ranks before the one refused.
+            self._ready.add(lane)
 
     def pick(self, admit: Admit, now: float) -> Ticket | None:
         """Offer candidates to `admit` in order; return the one it took, or None."""

@@ -59,9 +59,8 @@ class Shelf:
 
     def __init__(self, least: float) -> None:
         self.least = least
-        self.oldest = (
-            -inf
-        )  # nobody on it came before; a bound, made exact when it is looked through
+        # Nobody on it came before; a bound, made exact when it is looked through.
+        self.oldest = -inf
         self.sections: dict[Section, None] = {}
 
 

@@ -156,9 +156,8 @@ class Scheduler(Door, Submitting):
         waiting: list[Any] = list(self._policy)
         self._gate.withdraw(waiting)
         for ticket in waiting:
-            if (
-                ticket.state is WITHDRAWN
-            ):  # others have expired or started on the way, and were told
+            # Others have expired or started on the way, and were told.
+            if ticket.state is WITHDRAWN:
                 ticket.told()
         self._look_whether_drained()
 
