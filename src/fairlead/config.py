@@ -1,4 +1,4 @@
-"""Settings read and validated once: durations, whole numbers, priorities, environment variables.
+"""Settings read and validated once: durations, whole numbers, environment variables.
 
 Every error names the argument or variable, shows what was given, and gives an example.
 """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_number(value: object, least: float = -inf) -> bool:
-    """Tell whether a value is a number from `least` on, be it without end; a text is none, nor is NaN.
+    """Tell whether a value is a real number of at least `least`; infinity counts, text and NaN do not.
 
     >>> is_number(5, 0), is_number("5s", 0), is_number(float("nan"))
     (True, False, False)

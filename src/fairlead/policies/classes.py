@@ -149,9 +149,8 @@ class Classes(Policy):
         if not 0 <= rank <= self._top:
             raise self._unknown(rank)
         level = self.levels[rank]
-        if (
-            level.wait_limit < inf
-        ):  # first what can fail: what is refused must not stay in the queue
+        # First what can fail: what is refused must not stay in the queue.
+        if level.wait_limit < inf:
             ticket.wait_until = min(ticket.wait_until, ticket.arrived_at + level.wait_limit)
         behind = self._queues[rank].push(ticket, now)
         self._sizes[rank] += 1

@@ -97,7 +97,6 @@ class GateScheduler(StreamScheduler):
         workers = AppWorkers()
         workers.admit_app(self, self.concurrency)
         gate = ThreadGate(self._make_gate(policy, Both(workers, capacity)), clock)
-        capacity.gated = True
         capacity.thread_gate = gate
         return gate
 
