@@ -155,6 +155,7 @@ def test_a_secret_of_many_lines_comes_back_as_one_word():
     masks = Masks()
     for text in (
         "jobs:\n  token: |\n    hunter2\n\n# x\n  app: a\n",
+        "jobs:\n  token: |\n    hunter2\t \n   \n  app: a\n",
         "jobs:\n  token: hunter2\n    ter2, ter2\n  app: a\n",
         'jobs:\n  token: "hunter2\\ud800\n    ter2"\n  app: a\n',
     ):

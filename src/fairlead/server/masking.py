@@ -217,7 +217,7 @@ def _comments(text: str, leaves: list[_Leaf]) -> Iterator[_Span]:
 def _written(text: str, node: Node) -> tuple[_Span, str]:
     """Find a value's own text: without its anchor, and without the lines that end a block."""
     start, end = node.span
-    raw = text[start:end].rstrip()
+    raw = text[start:end].rstrip("\r\n")
     if (anchor := _ANCHOR.match(raw)) is not None:
         start, raw = start + anchor.end(), raw[anchor.end() :]
     return _Span(start, start + len(raw), ""), raw
