@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from datetime import timedelta
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 MOST_SLOTS = 1_000_000
@@ -31,13 +33,6 @@ def shown(value: Any) -> str:
     except Exception:  # an integer of 5,000 digits, a __repr__ that fails
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def told(value: Any) -> str:
-    """Show a value in a sentence; of a collection only that it is one, for there may be secrets in it."""
-    if isinstance(value, Mapping):
-        return "a mapping"
-    return "a list" if isinstance(value, list | tuple) else shown(value)
 
 
 def seconds(value: Any, name: str, *, zero: bool = False) -> float:
@@ -73,6 +68,13 @@ def whole(value: Any, name: str, least: int, most: int = MOST_SLOTS) -> int:
             f"{name} must be a whole number from {least} to {most}; got {told(value)}"
         )
     return value
+
+
+def told(value: Any) -> str:
+    """Show a value in a sentence; of a collection only that it is one, for there may be secrets in it."""
+    if isinstance(value, dict):
+        return "a mapping"
+    return "a list" if isinstance(value, list | tuple) else shown(value)
 
 
 def starvation_timeout(value: Any, name: str) -> float:
