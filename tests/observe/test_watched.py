@@ -61,9 +61,8 @@ class WatchedMachine(GateMachine):
         super().let_go()
         self.compare()
         channel = self.gate.channel
-        rows = [
-            row for row in channel._rows if not isinstance(row.key, str)
-        ]  # "bad 7" is another's
+        # "bad 7" is another's.
+        rows = [row for row in channel._rows if not isinstance(row.key, str)]
         assert sorted(row.key for row in rows) == [ticket.key for ticket in self.tickets]
         for row in rows:
             ticket = self.tickets[row.key]

@@ -12,6 +12,7 @@ import pytest
 
 from fairlead.streams import Consumer
 from fairlead.streams.broker import Tp
+from fairlead.streams.processes import perform
 from tests.streams.staging import app_on, filled, running, wait_committed
 
 BEGIN = """
@@ -162,3 +163,19 @@ def test_consumers_that_keep_a_core_busy_run_in_processes(tmp_path, caplog):
     assert "ValueError: in the child" in caplog.text
     assert all(child.poll() is not None for child in children)
     assert broker.offsets("g") == {Tp("orders", 0): 5}
+
+
+def test_a_script_that_cannot_be_loaded_fails_every_call_with_its_own_error(tmp_path):
+    script = tmp_path / "app.py"
+    script.write_text("raise RuntimeError('no licence')\n")
+    call = {
+        "module": "__main__",
+        "script": str(script),
+        "consumer": "Crunching",
+        "topic": "orders",
+        "partition": 0,
+        "generation": 1,
+        "messages": [],
+    }
+    for _ in range(2):
+        assert perform(call, {}) == "RuntimeError: no licence"

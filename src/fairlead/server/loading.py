@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
+from fairlead.documents.addresses import split_address
 from fairlead.documents.advice import Adviser
 from fairlead.documents.loading import tree_and_digest_of, tree_of
 from fairlead.documents.reading import Node, Problem, content_of, digest_of, lines_of, written
-from fairlead.documents.values import split_address
 from fairlead.server.settings import Demo, FlowsListening, Settings
 
 if TYPE_CHECKING:

@@ -92,9 +92,8 @@ class SchedulerCalls:
         self._enough = ceil(patience / self.beat)
         self._rest = 0  # beats until it is asked again
         self._unheard: dict[str, bool] = {}  # groups to clear when it is
-        self._telling = (
-            threading.Lock()
-        )  # had by who tells it, from before a group leaves `_unheard`
+        # Held by whoever is telling it, from before a group leaves `_unheard`.
+        self._telling = threading.Lock()
         self._warned: dict[str, float] = {}
 
     @property

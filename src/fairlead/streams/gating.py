@@ -147,7 +147,7 @@ class GateScheduler(StreamScheduler):
                     gate.withdraw(tickets)
                 return
             waiting = [ticket for ticket in tickets if self._did(self.queue.lock, ticket.work)]
-            gate._carry_out(gate.gate.enlist, waiting, gate.now())
+            gate.enlist(waiting)
 
     def _did(self, verb: Callable[[Job], None], job: Job) -> bool:
         """Do something with a job, unless its group has just started anew."""

@@ -96,17 +96,14 @@ class Job:
         self.started_at: float | None = None
         self.locked = False
         self.ended = False  # its worker is through with it
-        self.finished = (
-            False  # the same, as the scheduler is told: job by job, each right before `manage`
-        )
+        # The same, as the scheduler is told: job by job, each right before `manage`.
+        self.finished = False
         self.cleared = False
-        self.overruled = (
-            False  # queued in the scheduler's stead: what it does to it changes nothing
-        )
+        # Queued in the scheduler's stead: what it does to it changes nothing.
+        self.overruled = False
         self.skipped = False  # its partition was gone: no user code was run
-        self.handed_back = (
-            False  # the app was stopping: its records are read again by the next owner
-        )
+        # The app was stopping: its records are read again by the next owner.
+        self.handed_back = False
         self.ticket: Any = None
 
     def __repr__(self) -> str:

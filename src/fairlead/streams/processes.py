@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import importlib
 import inspect
 import json
 import subprocess
 import sys
 import threading
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from fairlead.errors import FairleadError
+from fairlead.runtime.finding import load, place_of
 from fairlead.streams.broker import Batch, Message, Tp
 
 if TYPE_CHECKING:
@@ -33,7 +30,6 @@ BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from fairlead.streams.processes import serve; serve()"
 )
-SCRIPT = "__fairlead_main__"  # what a script is called where it is not the main module
 
 
 class ProcessFailed(FairleadError):
@@ -134,15 +130,7 @@ def read(pipe: IO[bytes] | None) -> bytes | None:
 def describe(job: Job) -> bytes:
     """Write everything that another process needs to know to run a job."""
     consumer = job.holding.topic.shape.consumer
-    module, script = consumer.__module__, None
-    if module == "__main__":
-        main = sys.modules["__main__"]
-        spec = getattr(main, "__spec__", None)
-        if spec is not None:  # python -m package.module
-            module = spec.name
-        else:
-            script = getattr(main, "__file__", None)
-            script = None if script is None else str(Path(script).resolve())
+    module, script = place_of(consumer)
     return json.dumps(
         {
             "module": module,
@@ -215,9 +203,7 @@ def _headers(given: Sequence[tuple[str, str]]) -> list[tuple[str, bytes]]:
 
 def find(sent: dict[str, Any]) -> type[Consumer]:
     """Find the consumer class that a message names."""
-    value: Any = (
-        _script(sent["script"]) if sent["script"] else importlib.import_module(sent["module"])
-    )
+    value: Any = load(sent["module"], sent["script"])
     for part in sent["consumer"].split("."):
         value = getattr(value, part, None)
     if not inspect.isclass(value):
@@ -226,13 +212,3 @@ def find(sent: dict[str, Any]) -> type[Consumer]:
             "define the consumer at the top of a module"
         )
     return cast("type[Consumer]", value)
-
-
-def _script(path: str) -> Any:
-    """Load a script the way it would be imported: under a name of its own, once."""
-    if SCRIPT not in sys.modules:
-        loader = SourceFileLoader(SCRIPT, path)
-        spec = spec_from_loader(SCRIPT, loader)
-        module = sys.modules[SCRIPT] = module_from_spec(spec)  # type: ignore[arg-type]
-        loader.exec_module(module)
-    return sys.modules[SCRIPT]
