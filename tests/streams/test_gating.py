@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from fairlead import (
+    Classes,
     ConfigError,
     FairQueue,
+    Level,
     Planner,
     Policy,
     Scheduler,
@@ -121,6 +123,16 @@ def test_a_policy_of_the_users_orders_batches():
     assert hands.started == [first, small]
     hands.end(small)
     assert hands.started == [first, small, big]
+
+
+def test_classes_order_batches_by_the_rank_of_their_topic():
+    hands = Hands(policy=Classes(Level("bulk"), Level("interactive")))
+    first = hands.give("bulk", 0)
+    bulk, interactive = hands.give("bulk", 1, priority=100), hands.give("chats", rank=1, priority=0)
+    hands.end(first)
+    assert hands.started == [first, interactive]
+    hands.end(interactive)
+    assert hands.started == [first, interactive, bulk]
 
 
 def test_a_planner_may_withhold_and_see_topic_and_messages():

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import FairQueue, Slots
+from fairlead import Classes, FairQueue, Level, Slots
 from fairlead.errors import ConfigError, SchedulerFailed
 from fairlead.streams import Consumer, StreamApp, StreamScheduler
 from fairlead.streams.schedulers import FairByTopic
@@ -112,6 +112,9 @@ def test_policy_and_capacity_belong_to_the_built_in_scheduler(option):
         ("subscription_group", ""),
         ("subscription_group", None),
         ("wieght", 3),
+        ("rank", -1),
+        ("rank", 1.0),
+        ("rank", True),
     ],
 )
 def test_a_wrong_option_of_a_topic_is_named_with_the_topic(option, value):
@@ -119,6 +122,14 @@ def test_a_wrong_option_of_a_topic_is_named_with_the_topic(option, value):
     with pytest.raises(ConfigError, match=f"orders.*{option}"):
         app.topic("orders", Orders, **{option: value})
     assert not app.topics
+
+
+def test_a_rank_without_a_class_is_refused_and_named():
+    app = StreamApp(**GOOD, policy=Classes(Level("bulk"), Level("interactive")))
+    app.topic("chats", Orders, rank=1)
+    with pytest.raises(ConfigError, match="'orders': rank must be 0 to 1, .*; got 2"):
+        app.topic("orders", Orders, rank=2)
+    assert app.snapshot()["topics"]["chats"]["rank"] == 1
 
 
 @pytest.mark.parametrize("consumer", [Orders(), object, "Orders", None, Consumer])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.core import Gate
 from fairlead.errors import ConfigError, Misuse
+from fairlead.policies import Classes
 from fairlead.streams.explaining import explain_job, explain_partition
 from fairlead.streams.jobs import Job
 from fairlead.streams.runtime import Runtime
@@ -89,13 +90,19 @@ class StreamApp:
         """Consume a topic.
 
         Options: priority (0–100, default 50), weight, long_running, parallel_by, batch_size, max_retries,
-        retry_backoff, dead_letter, subscription_group.
+        retry_backoff, dead_letter, subscription_group, rank.
         """
         if self._runtime is not None:
             raise Misuse(f"topic {name!r} comes too late: the app runs; add topics before")
         topic = read_topic(name, consumer, options)
         if topic.name in self.topics:
             raise ConfigError(f"topic {topic.name!r} is given twice; a topic has one consumer")
+        policy = self.settings.policy
+        if isinstance(policy, Classes) and topic.rank >= len(policy.levels):
+            raise ConfigError(
+                f"topic {topic.name!r}: rank must be 0 to {len(policy.levels) - 1}, a class of the policy; "
+                f"got {topic.rank}"
+            )
         if any(topic.name == other.dead_letter for other in self.topics.values()) and (
             topic.dead_letter in self.topics
         ):

@@ -47,6 +47,7 @@ class Topic:
     retry_backoff: float = 1.0
     dead_letter: str | None = None
     subscription_group: str = DEFAULT_GROUP
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,7 @@ TOPIC_OPTIONS = (
     "retry_backoff",
     "dead_letter",
     "subscription_group",
+    "rank",
 )
 
 
@@ -243,6 +245,7 @@ def read_topic(name: Any, consumer: Any, options: Mapping[str, Any]) -> Topic:
         seconds(given["retry_backoff"], f"topic {name!r}: retry_backoff", zero=True),
         dead_letter,
         text(given["subscription_group"], f"topic {name!r}: subscription_group", '"slow"'),
+        whole(given.get("rank", 0), f"topic {name!r}: rank", 0),
     )
 
 
