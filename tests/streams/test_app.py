@@ -401,6 +401,73 @@ def test_a_partition_lost_in_mid_run_skips_user_code_and_never_commits(scheduler
     assert broker.commits[0].offset in (2, 4)
 
 
+@pytest.mark.parametrize("going", ["revoke", "lose"])
+@pytest.mark.parametrize("long_running", [True, False])
+@pytest.mark.parametrize("parallel_by", [None, lambda message: message.key])
+def test_a_partition_that_comes_back_waits_for_what_still_runs_of_it(
+    parallel_by, long_running, going
+):
+    broker = filled({"orders": 1}, 3)
+    go = threading.Event()
+    book = Book()
+
+    def consume(self, messages):
+        book.write("begun", [message.offset for message in messages])
+        assert go.wait(20.0)
+        book.write("ended", self.lost)
+
+    told = {name: lambda self, name=name: book.write(name) for name in ("revoked", "shutdown")}
+    app = app_on(broker, concurrency=4)
+    app.topic(
+        "orders",
+        writing(book, consume=consume, **told),
+        long_running=long_running,
+        parallel_by=parallel_by,
+    )
+    with running(app):
+        book.wait_for("begun")
+        listener = app.runtime.listeners["default"]
+        (old,) = listener.holdings.values()
+        getattr(broker, going)(client_of(app))
+        until(lambda: old.lost)
+        until(lambda: app.runtime.queue.statistics["enqueued"] == 2)
+        assert "waits for another job of orders[0] to end" in app.explain("orders", 0)
+        assert book.lines == [("begun", [0, 1, 2])]
+        go.set()
+        wait_committed(broker, 3)
+    assert book.lines == [
+        ("begun", [0, 1, 2]),
+        ("ended", True),
+        ("revoked",),
+        ("begun", [0, 1, 2]),
+        ("ended", False),
+        ("shutdown",),
+    ]
+
+
+def test_a_partition_that_comes_back_to_a_call_that_never_ends_keeps_nobody_from_stopping():
+    broker = filled({"orders": 1}, 3)
+    go = threading.Event()
+    book = Book()
+
+    def consume(self, messages):
+        book.write("begun")
+        go.wait(20.0)
+
+    app = app_on(broker, concurrency=4)
+    app.topic("orders", writing(book, consume=consume), long_running=True)
+    with running(app, grace=0.2):
+        book.wait_for("begun")
+        (old,) = app.runtime.listeners["default"].holdings.values()
+        broker.lose(client_of(app))
+        until(lambda: old.lost)
+        until(lambda: app.runtime.queue.statistics["enqueued"] == 2)
+    assert app.state == "stopped"
+    assert not broker.holders("g")
+    go.set()
+    assert book.of("begun") == [()]
+
+
 @pytest.mark.parametrize("scheduler", [FairByTopic, OneAtATime, None])
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_job_whose_partition_is_lost_before_it_starts_runs_no_user_code(scheduler, kind):

@@ -127,7 +127,7 @@ def test_a_wrong_option_of_a_topic_is_named_with_the_topic(option, value):
 def test_a_rank_without_a_class_is_refused_and_named():
     app = StreamApp(**GOOD, policy=Classes(Level("bulk"), Level("interactive")))
     app.topic("chats", Orders, rank=1)
-    with pytest.raises(ConfigError, match="'orders': rank must be 0 to 1, .*; got 2"):
+    with pytest.raises(ConfigError, match=r"'orders': rank must be 0 to 1, .*; got 2"):
         app.topic("orders", Orders, rank=2)
     assert app.snapshot()["topics"]["chats"]["rank"] == 1
 
