@@ -12,6 +12,7 @@ import base64
 import importlib
 import inspect
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from fairlead.errors import FairleadError
-from fairlead.streams.broker import Batch, Message, Tp
+from fairlead.streams.broker import Batch, Headers, Message, Tp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -178,11 +179,15 @@ def _data(text: str | None) -> bytes | None:
 
 def serve() -> None:
     """Run calls that come through standard input until it is closed."""
-    calls, answers = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr  # what a consumer prints is not an answer
-    consumers: dict[tuple[str, int, int], Consumer] = {}
-    while (data := read(calls)) is not None:
-        write(answers, perform(json.loads(data), consumers).encode())
+    with os.fdopen(os.dup(0), "rb") as calls, os.fdopen(os.dup(1), "wb") as answers:
+        # What a consumer, or a tool that it runs, reads is not a call, and what it writes is not an answer.
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr  # at once, line by line
+        consumers: dict[tuple[str, int, int], Consumer] = {}
+        while (data := read(calls)) is not None:
+            write(answers, perform(json.loads(data), consumers).encode())
 
 
 def perform(sent: dict[str, Any], consumers: dict[tuple[str, int, int], Consumer]) -> str:
@@ -209,8 +214,9 @@ def perform(sent: dict[str, Any], consumers: dict[tuple[str, int, int], Consumer
     return ""
 
 
-def _headers(given: Sequence[tuple[str, str]]) -> list[tuple[str, bytes]]:
-    return [(name, base64.b64decode(value)) for name, value in given]
+def _headers(given: Sequence[tuple[str, str | None]]) -> Headers:
+    # A header without a value has None, on this side as on the other.
+    return [(name, cast("bytes", _data(value))) for name, value in given]
 
 
 def find(sent: dict[str, Any]) -> type[Consumer]:
