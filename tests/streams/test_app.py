@@ -162,6 +162,34 @@ def test_a_dead_letter_that_is_refused_is_sent_again_and_nothing_is_skipped(monk
     assert [letter.value for letter in broker.records("dead")] == [b"orders-0-0"] * 1
 
 
+@pytest.mark.parametrize("dead_letter", [None, "dead"])
+def test_an_error_that_cannot_tell_its_text_fails_its_record_and_frees_its_worker(dead_letter):
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    broker = filled({"orders": 2}, 1)
+    book = Book()
+
+    def consume(self, messages):
+        book.write("try", self.partition)
+        if self.partition == 0 and (dead_letter or len(book.of("try")) < 4):
+            raise Mute
+
+    app = app_on(broker, concurrency=1)
+    app.topic(
+        "orders",
+        writing(book, consume=consume),
+        retry_backoff="1ms",
+        max_retries=1,
+        dead_letter=dead_letter,
+    )
+    with running(app):
+        wait_committed(broker, 2)
+    for letter in broker.records("dead") if dead_letter else ():
+        assert dict(letter.headers)["fairlead-error"] == b"Mute, whose text cannot be told"
+
+
 def failing() -> type[Consumer]:
     class Failing(Consumer):
         def consume(self, messages):

@@ -12,6 +12,7 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING
 
+from fairlead.config import error_text
 from fairlead.streams.broker import Batch
 from fairlead.streams.burials import Burials
 from fairlead.streams.jobs import CONSUMPTION, Job, Kind
@@ -112,7 +113,7 @@ class Intake:
         now = time.monotonic()
         counts = self._counts.topics[job.topic]
         counts.failures += 1
-        holding.trouble = f"{type(error).__name__}: {error}"[:LONGEST_TROUBLE]
+        holding.trouble = error_text(error)[:LONGEST_TROUBLE]
         message = partition.fail(job.taken, now)  # type: ignore[arg-type]
         self._flow.watch(holding)
         if message is not None:

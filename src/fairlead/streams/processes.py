@@ -21,6 +21,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from fairlead.config import error_text
 from fairlead.errors import FairleadError
 from fairlead.streams.broker import Batch, Headers, Message, Tp
 
@@ -181,13 +182,13 @@ def serve() -> None:
     """Run calls that come through standard input until it is closed."""
     with os.fdopen(os.dup(0), "rb") as calls, os.fdopen(os.dup(1), "wb") as answers:
         # What a consumer, or a tool that it runs, reads is not a call, and what it writes is not an answer.
-        with open(os.devnull, "rb") as nothing:
+        with Path(os.devnull).open("rb") as nothing:
             os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
         sys.stdout = sys.stderr  # at once, line by line
         consumers: dict[tuple[str, int, int], Consumer] = {}
         while (data := read(calls)) is not None:
-            write(answers, perform(json.loads(data), consumers).encode())
+            write(answers, perform(json.loads(data), consumers).encode(errors="replace"))
 
 
 def perform(sent: dict[str, Any], consumers: dict[tuple[str, int, int], Consumer]) -> str:
@@ -210,7 +211,7 @@ def perform(sent: dict[str, Any], consumers: dict[tuple[str, int, int], Consumer
             with asyncio.Runner() as runner:
                 runner.run(answer)
     except BaseException as error:
-        return f"{type(error).__name__}: {error}"
+        return error_text(error)
     return ""
 
 

@@ -152,17 +152,22 @@ class Runtime:
 
     def finished(self, job: Job, error: BaseException | None) -> None:
         """A worker is done with a job."""
+        try:
+            self._note(job, error)
+        finally:  # whatever happens, its worker is free
+            self.queue.done(job)
+            if self._steward is not None:
+                self._steward.after(job)
+            else:
+                after(self.calls, job)
+
+    def _note(self, job: Job, error: BaseException | None) -> None:
         if job.kind is CONSUMPTION:
             job.holding.listener.intake.ended(job, error)
         elif error is not None:
             log.error(
                 "%s of %s[%d] raised %r", job.kind, job.topic, job.partition, error, exc_info=error
             )
-        self.queue.done(job)
-        if self._steward is not None:
-            self._steward.after(job)
-        else:
-            after(self.calls, job)
 
     def manage(self, group_id: str) -> None:
         """Have the scheduler look again, without waiting for it."""
