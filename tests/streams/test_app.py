@@ -839,7 +839,7 @@ def test_a_key_that_cannot_be_told_is_a_key_of_its_own(caplog):
     assert caplog.text.count("parallel_by of topic orders raised TypeError") == 1
 
 
-def test_a_consumer_that_cannot_be_made_or_is_no_coroutine_fails_its_records():
+def test_a_consumer_that_cannot_be_made_or_is_no_coroutine_fails_its_records(caplog):
     broker = filled({"orders": 1, "reports": 1}, 1)
     book = Book()
     tries = []
@@ -853,7 +853,8 @@ def test_a_consumer_that_cannot_be_made_or_is_no_coroutine_fails_its_records():
         raise AssertionError("never awaited")
 
     app = app_on(broker)
-    app.topic("orders", writing(book, __init__=init), retry_backoff="1ms")
+    members = {"__init__": init, "shutdown": lambda self: forgotten()}
+    app.topic("orders", writing(book, **members), retry_backoff="1ms")
     app.topic(
         "reports",
         writing(book, consume=lambda self, messages: forgotten()),
@@ -865,6 +866,7 @@ def test_a_consumer_that_cannot_be_made_or_is_no_coroutine_fails_its_records():
         wait_committed(broker, 2)
     assert len(book.of("record")) == 1
     assert b"write it with async def" in dict(broker.records("dead")[0].headers)["fairlead-error"]
+    assert "Writing.shutdown returned a coroutine, and is no coroutine function" in caplog.text
 
 
 def test_stopping_twice_and_before_starting_is_fine():

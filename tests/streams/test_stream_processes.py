@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,8 +177,9 @@ class Talking(Consumer):
 
 def test_what_a_consumer_in_a_process_and_its_tools_write_is_no_answer(capfd):
     broker = filled({"orders": 1}, 0)
+    headers: Any = [("trace", None), ("own", b"1")]  # as Kafka has them
     for _ in range(2):
-        broker.write("orders", b"x", headers=[("trace", None), ("own", b"1")])
+        broker.write("orders", b"x", headers=headers)
     app = app_on(broker)
     app.topic("orders", Talking, batch_size=1)
     with running(app):

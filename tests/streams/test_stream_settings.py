@@ -138,6 +138,34 @@ def test_a_consumer_is_a_class_with_consume(consumer):
         StreamApp(**GOOD).topic("orders", consumer)
 
 
+def _yields(self, messages=None):
+    yield
+
+
+async def _yields_async(self, messages=None):
+    yield
+
+
+@pytest.mark.parametrize("method", ["consume", "revoked", "shutdown", "tick", "eofed"])
+@pytest.mark.parametrize("generator", [_yields, _yields_async])
+def test_a_method_that_would_run_nothing_when_called_is_refused(method, generator):
+    consumer = writing(Book(), **{method: generator})
+    with pytest.raises(ConfigError, match=rf"'orders': Writing\.{method} .*yield"):
+        StreamApp(**GOOD).topic("orders", consumer)
+
+
+def test_dead_letters_may_go_along_a_chain_but_not_round_a_ring():
+    app = StreamApp(**GOOD)
+    app.topic("final", Orders)
+    app.topic("orders", Orders, dead_letter="retry")
+    app.topic("retry", Orders, dead_letter="final")
+    ring = StreamApp(**GOOD)
+    ring.topic("orders", Orders, dead_letter="retry")
+    ring.topic("retry", Orders, dead_letter="last")
+    with pytest.raises(ConfigError, match="'last', 'orders', 'retry' go round in a ring"):
+        ring.topic("last", Orders, dead_letter="orders")
+
+
 def test_a_topic_is_named_and_not_matched():
     with pytest.raises(ConfigError, match="is a pattern"):
         StreamApp(**GOOD).topic("^orders.*", Orders)

@@ -103,13 +103,18 @@ class StreamApp:
                 f"topic {topic.name!r}: rank must be 0 to {len(policy.levels) - 1}, a class of the policy; "
                 f"got {topic.rank}"
             )
-        if any(topic.name == other.dead_letter for other in self.topics.values()) and (
-            topic.dead_letter in self.topics
-        ):
-            raise ConfigError(
-                f"dead_letter: the dead letters of {topic.name!r} and {topic.dead_letter!r} go round in a ring"
-            )
+        self._refuse_ring(topic)
         self.topics[topic.name] = topic
+
+    def _refuse_ring(self, topic: Topic) -> None:
+        """Follow its dead letters: among the topics before it there is no ring."""
+        passed, after = [topic.name], topic.dead_letter
+        while after in self.topics:
+            passed.append(after)
+            after = self.topics[after].dead_letter
+        if after == topic.name:
+            names = ", ".join(map(repr, passed))
+            raise ConfigError(f"dead_letter: the dead letters of {names} go round in a ring")
 
     def _kafka(self) -> Broker:
         try:

@@ -213,11 +213,13 @@ class Intake:
         try:
             consumer = job.holding.consumer
             job.tenant = consumer.tenant(job.messages)
-            job.cost = consumer.cost(job.messages)
-            job.deadline = consumer.deadline(job.messages)
+            cost, deadline = consumer.cost(job.messages), consumer.deadline(job.messages)
             hash(job.tenant)
-            if not (0 <= job.cost < inf and job.deadline == job.deadline):
-                raise ValueError(f"a cost of {job.cost!r}, a deadline of {job.deadline!r}")
+            if not (0 <= cost < inf and -inf <= deadline <= inf):
+                raise ValueError(f"a cost of {cost!r}, a deadline of {deadline!r}")
+            # Also a Decimal is a number, and cannot be added to others.
+            job.cost = cost if isinstance(cost, int) else float(cost)
+            job.deadline = float(deadline)
         except Exception as error:
             job.tenant, job.cost, job.deadline = job.topic, len(job.messages), inf
             log.error("%s could not describe a batch: %r", job.topic, error, exc_info=error)
