@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from fairlead.config import error_text
 from fairlead.errors import FairleadError
-from fairlead.streams.broker import Batch, Headers, Message, Tp
+from fairlead.streams.broker import Batch, Message, Tp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -215,7 +215,7 @@ def perform(sent: dict[str, Any], consumers: dict[tuple[str, int, int], Consumer
     return ""
 
 
-def _headers(given: Sequence[tuple[str, str | None]]) -> Headers:
+def _headers(given: Sequence[tuple[str, str | None]]) -> list[tuple[str, bytes]]:
     # A header without a value has None, on this side as on the other.
     return [(name, cast("bytes", _data(value))) for name, value in given]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.config import seconds, shown, whole
 from fairlead.core import Capacity, Policy
 from fairlead.errors import ConfigError
-from fairlead.streams.consumer import CALLS, Consumer, Shape
+from fairlead.streams.consumer import Consumer, Shape
 from fairlead.streams.scheduler import StreamScheduler, lacking
 
 if TYPE_CHECKING:
@@ -213,13 +213,6 @@ def read_topic(name: Any, consumer: Any, options: Mapping[str, Any]) -> Topic:
         raise ConfigError(
             f"topic {name!r}: {consumer.__name__} has to define consume(self, messages)"
         )
-    for method in CALLS.values():
-        written = getattr(consumer, method)
-        if inspect.isgeneratorfunction(written) or inspect.isasyncgenfunction(written):
-            raise ConfigError(
-                f"topic {name!r}: {consumer.__name__}.{method} has a yield in it, so to call it would run nothing; "
-                "write it without"
-            )
     given = {"max_retries": 3, "retry_backoff": "1s", "subscription_group": DEFAULT_GROUP} | dict(
         options
     )
