@@ -182,8 +182,9 @@ def serve() -> None:
     """Run calls that come through standard input until it is closed."""
     with os.fdopen(os.dup(0), "rb") as calls, os.fdopen(os.dup(1), "wb") as answers:
         # What a consumer, or a tool that it runs, reads is not a call, and what it writes is not an answer.
-        with Path(os.devnull).open("rb") as nothing:
-            os.dup2(nothing.fileno(), 0)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
         os.dup2(2, 1)
         sys.stdout = sys.stderr  # at once, line by line
         consumers: dict[tuple[str, int, int], Consumer] = {}
