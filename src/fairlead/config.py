@@ -35,6 +35,19 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def error_text(error: BaseException) -> str:
+    """Tell the class of an error and its text, if it has one that can be told.
+
+    >>> error_text(ValueError("no such customer"))
+    'ValueError: no such customer'
+    """
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:  # the __str__ of others may do anything
+        return f"{name}, whose text cannot be told"
+
+
 def seconds(value: Any, name: str, *, zero: bool = False) -> float:
     """Read a duration: a number is seconds, text needs a unit.
 

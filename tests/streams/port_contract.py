@@ -175,7 +175,15 @@ class PortContract:
             batch.first,
             batch.first + len(part),
         )
+        rest = batch[len(batch) :]
+        assert isinstance(rest, Batch)
+        assert (list(rest), len(rest), rest.offsets, rest.tp) == ([], 0, [], batch.tp)
+        assert repr(rest) == f"<Batch {batch.tp} empty>"
+        assert batch[0] == batch[0]
+        assert batch[0] in batch
+        assert len({batch[0], next(iter(batch)), batch[-1], "else"}) == min(len(batch), 2) + 1
         copies = pickle.loads(pickle.dumps([batch, batch[0]]))
+        assert copies[1] == batch[0]
         assert [m.value for m in copies[0]] == [m.value for m in batch]
         assert repr(copies[1]) == repr(batch[0])
 

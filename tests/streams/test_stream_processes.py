@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,6 +122,31 @@ def test_a_handler_that_never_ends_does_not_either():
         """
     )
     assert end(child)[0] == 0
+
+
+class Talking(Consumer):
+    processes = True
+
+    def consume(self, messages):
+        assert messages[0].headers == [("trace", None), ("own", b"1")]
+        print("printed")
+        subprocess.run(["echo", "echoed"], check=True)
+        subprocess.run(["cat"], check=True)
+
+
+def test_what_a_consumer_in_a_process_and_its_tools_write_is_no_answer(capfd):
+    broker = filled({"orders": 1}, 0)
+    headers: Any = [("trace", None), ("own", b"1")]  # as Kafka has them
+    for _ in range(2):
+        broker.write("orders", b"x", headers=headers)
+    app = app_on(broker)
+    app.topic("orders", Talking, batch_size=1)
+    with running(app):
+        wait_committed(broker, 2)
+    assert app.statistics().groups["default"].failures == 0
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert told.err.split() == ["printed", "echoed"] * 2
 
 
 class Crunching(Consumer):

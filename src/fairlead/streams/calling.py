@@ -118,7 +118,7 @@ class SchedulerCalls:
     def lifecycle(self, group_id: str, kind: Kind, jobs: Sequence[Job]) -> None:
         """Give jobs of another kind to the scheduler; if it fails, push them as it should have done."""
         try:
-            self._call(f"schedule_{kind}", jobs)
+            self._call(f"schedule_{kind}", list(jobs))  # its own, to do with what it likes
         except SchedulerStuck:
             self.go_round(group_id)
         except BaseException as error:

@@ -51,6 +51,7 @@ class BatchTicket(Ticket):
             pool=job.group_id,
             estimate=estimate,
             deadline=job.deadline,
+            rank=job.rank,
         )
         self.topic = job.topic
         self.partition = job.partition

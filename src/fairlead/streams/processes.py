@@ -11,11 +11,13 @@ import asyncio
 import base64
 import inspect
 import json
+import os
 import subprocess
 import sys
 import threading
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from fairlead.config import error_text
 from fairlead.errors import FairleadError
 from fairlead.runtime.finding import load, place_of
 from fairlead.streams.broker import Batch, Message, Tp
@@ -166,11 +168,16 @@ def _data(text: str | None) -> bytes | None:
 
 def serve() -> None:
     """Run calls that come through standard input until it is closed."""
-    calls, answers = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr  # what a consumer prints is not an answer
-    consumers: dict[tuple[str, int, int], Consumer] = {}
-    while (data := read(calls)) is not None:
-        write(answers, perform(json.loads(data), consumers).encode())
+    with os.fdopen(os.dup(0), "rb") as calls, os.fdopen(os.dup(1), "wb") as answers:
+        # What a consumer, or a tool that it runs, reads is not a call, and what it writes is not an answer.
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr  # at once, line by line
+        consumers: dict[tuple[str, int, int], Consumer] = {}
+        while (data := read(calls)) is not None:
+            write(answers, perform(json.loads(data), consumers).encode(errors="replace"))
 
 
 def perform(sent: dict[str, Any], consumers: dict[tuple[str, int, int], Consumer]) -> str:
@@ -193,12 +200,13 @@ def perform(sent: dict[str, Any], consumers: dict[tuple[str, int, int], Consumer
             with asyncio.Runner() as runner:
                 runner.run(answer)
     except BaseException as error:
-        return f"{type(error).__name__}: {error}"
+        return error_text(error)
     return ""
 
 
-def _headers(given: Sequence[tuple[str, str]]) -> list[tuple[str, bytes]]:
-    return [(name, base64.b64decode(value)) for name, value in given]
+def _headers(given: Sequence[tuple[str, str | None]]) -> list[tuple[str, bytes]]:
+    # A header without a value has None, on this side as on the other.
+    return [(name, cast("bytes", _data(value))) for name, value in given]
 
 
 def find(sent: dict[str, Any]) -> type[Consumer]:

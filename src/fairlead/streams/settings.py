@@ -50,6 +50,7 @@ class Topic:
     retry_backoff: float = 1.0
     dead_letter: str | None = None
     subscription_group: str = DEFAULT_GROUP
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,7 @@ READ_TOPIC: dict[str, Reader] = {
     "retry_backoff": partial(seconds, zero=True),
     "dead_letter": _optional(partial(text, example='"orders-dead"')),
     "subscription_group": partial(text, example='"slow"'),
+    "rank": partial(whole, least=0),
 }
 APP_OPTIONS = (*READ_APP, "broker")
 TOPIC_OPTIONS = tuple(READ_TOPIC)
