@@ -17,13 +17,13 @@ from pydantic import (
 )
 
 from fairlead.config import shown
+from fairlead.documents.addresses import is_loopback
 from fairlead.documents.values import (
     Address,
     Duration,
     DurationOrZero,
     Flag,
     Model,
-    is_loopback,
 )
 from fairlead.gateway.values import (
     MOST_SLOTS,

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from fairlead.documents.values import split_address
+from fairlead.documents.addresses import split_address
 from fairlead.errors import FairleadError
 
 if TYPE_CHECKING:
