@@ -15,11 +15,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StringConstraints,
     WithJsonSchema,
     model_validator,
 )
 
-from fairlead.config import seconds, shown
+from fairlead.config import ESCAPED, is_readable, seconds, shown
 
 LONGEST = 366 * 86_400.0
 DURATION = {
@@ -79,12 +80,23 @@ def _address(text: str) -> str:
     return text
 
 
+def _readable(url: str) -> str:
+    if not is_readable(url):
+        raise ValueError(f"must be a URL that can be read: {ESCAPED}")
+    return url
+
+
 Flag = Annotated[bool, Field(strict=True)]
 Duration = Annotated[float, BeforeValidator(_duration), WithJsonSchema(DURATION)]
 DurationOrZero = Annotated[
     float, BeforeValidator(_duration_or_zero), WithJsonSchema(DURATION_OR_ZERO)
 ]
 Address = Annotated[str, AfterValidator(_address)]
+RedisUrl = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, pattern=r"^(redis|rediss|valkey|valkeys|unix)://"),
+    AfterValidator(_readable),
+]
 
 
 class Model(BaseModel):

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from fairlead.config import seconds, shown
-from fairlead.documents.values import Duration, DurationOrZero, Flag, Model
+from fairlead.documents.values import Duration, DurationOrZero, Flag, Model, RedisUrl
 from fairlead.errors import ConfigError
 from fairlead.flows.controllers import SHORTEST_PERIOD
 from fairlead.flows.signals import finite, percentile_of
@@ -286,7 +286,5 @@ class ControlPoint(Model):
 class Settings(Model):
     """A whole configuration."""
 
-    redis: (
-        Annotated[str, StringConstraints(pattern=r"^(redis|rediss|valkey|valkeys|unix)://")] | None
-    ) = None
+    redis: RedisUrl | None = Field(default=None, repr=False)
     control_points: dict[Name, ControlPoint] = {}

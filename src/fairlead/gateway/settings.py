@@ -23,6 +23,7 @@ from fairlead.documents.values import (
     DurationOrZero,
     Flag,
     Model,
+    RedisUrl,
     is_loopback,
 )
 from fairlead.gateway.values import (
@@ -232,9 +233,7 @@ class Fallback(Model):
 class SharedCapacity(Model):
     """Where gateways keep one capacity in common."""
 
-    redis: Annotated[str, StringConstraints(pattern=r"^(redis|rediss|valkey|valkeys|unix)://")] = (
-        Field(repr=False)
-    )
+    redis: RedisUrl = Field(repr=False)
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,100}$")] = "gateway"
     on_loss: Literal["local", "closed", "open"] = "local"
 
