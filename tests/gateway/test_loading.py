@@ -1,6 +1,7 @@
 """Reading a configuration: every problem at once, where it is, and what still runs."""
 
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,12 @@ def test_secrets_are_not_told(text):
     loaded = read(text)
     assert loaded.problems
     assert "12345678" not in "".join(loaded.lines)
+
+
+def test_the_hash_of_nothing_is_no_key():
+    loaded = read(f"tenants: {{api_keys: [{{sha256: {sha256(b'').hexdigest()}, tenant: a}}]}}")
+    (problem,) = loaded.fatal
+    assert "may not be the hash of the empty text" in problem.message
 
 
 def test_a_secret_is_not_in_what_is_shown_of_settings():

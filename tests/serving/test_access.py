@@ -103,6 +103,13 @@ def test_what_a_form_can_send_changes_nothing(kind):
     assert Access().allow(asking(*headers, method="DELETE"), Role.ADMIN)
 
 
+def test_an_empty_secret_is_none():
+    nothing = Token("nobody", Role.ADMIN, sha256(b"").hexdigest())
+    for header in (token(""), token("  "), (b"authorization", b"Bearer")):
+        assert refused(Access([nothing]).allow, asking(header), Role.VIEWER) == 401
+        assert refused(authorize, asking(header), "") == 401
+
+
 def test_one_token():
     authorize(asking(token("secret")), "secret")
     assert refused(authorize, asking(), "secret") == 401

@@ -366,6 +366,8 @@ def test_a_token_guards_all_but_the_probes(app):
 def test_beyond_this_machine_a_token_is_needed(app):
     with pytest.raises(ConfigError, match="--token"):
         StatusServer(app, "0.0.0.0:0")
+    with pytest.raises(ConfigError, match="--token"):
+        StatusServer(app, "0.0.0.0:0", token="")
     server = StatusServer(app, "0.0.0.0:0", token="secret")
     server.close()  # also before it was started
     for wrong in ("x", "127.0.0.1:x", "127.0.0.1:70000", "", "a b:1"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from hashlib import sha256
 from typing import Annotated, Any
 
 from pydantic import (
@@ -34,6 +35,7 @@ DURATION = {
     "examples": ["30s", "400ms", "1h30m", 5],
 }
 DURATION_OR_ZERO = DURATION | {"anyOf": [*DURATION["anyOf"], {"const": 0}]}
+EMPTY = sha256(b"").hexdigest()
 
 _HOST = re.compile(r"[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]")
 
@@ -80,6 +82,12 @@ def _address(text: str) -> str:
     return text
 
 
+def _of_something(digest: str) -> str:
+    if digest == EMPTY:
+        raise ValueError("may not be the hash of the empty text, which anybody can send")
+    return digest
+
+
 def _readable(url: str) -> str:
     if not is_readable(url):
         raise ValueError(f"must be a URL that can be read: {ESCAPED}")
@@ -92,6 +100,11 @@ DurationOrZero = Annotated[
     float, BeforeValidator(_duration_or_zero), WithJsonSchema(DURATION_OR_ZERO)
 ]
 Address = Annotated[str, AfterValidator(_address)]
+Digest = Annotated[  # of a secret, SHA-256 in hex
+    str,
+    StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower=True),
+    AfterValidator(_of_something),
+]
 RedisUrl = Annotated[
     str,
     StringConstraints(strip_whitespace=True, pattern=r"^(redis|rediss|valkey|valkeys|unix)://"),

@@ -19,6 +19,7 @@ from pydantic import (
 from fairlead.config import shown
 from fairlead.documents.values import (
     Address,
+    Digest,
     Duration,
     DurationOrZero,
     Flag,
@@ -165,7 +166,7 @@ class PrioritySettings(Model):
 class ApiKey(Model):
     """A key, by its hash, and whose it is."""
 
-    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower=True)]
+    sha256: Digest
     tenant: Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 

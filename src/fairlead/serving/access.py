@@ -27,10 +27,10 @@ SAME_SITE = (b"same-origin", b"none")  # of Sec-Fetch-Site; "none" is a person w
 
 
 def bearer(scope: Scope) -> bytes | None:
-    """The token a request shows, if it shows exactly one."""
+    """The token a request shows, if it shows exactly one; an empty one is none."""
     given = values_of(scope, b"authorization")
     scheme, _, secret = (given[0] if len(given) == 1 else b"").partition(b" ")
-    return secret.strip() if scheme.lower() == b"bearer" else None
+    return (secret.strip() or None) if scheme.lower() == b"bearer" else None
 
 
 def is_here(host: str | None) -> bool:

@@ -60,6 +60,7 @@ class StatusServer:
         self, app: StreamApp, address: str = ADDRESS, *, token: str | None = None, name: str = ""
     ) -> None:
         host, port = split_address(address)
+        token = token or None  # an empty one, such as of a variable that is not set, is no secret
         if token is None and not is_loopback(host):
             raise ConfigError(
                 f"{address} can be reached from other machines: set a token that clients must show (--token, or "
