@@ -25,7 +25,7 @@ from tests.flows.service_rig import (
     url,
     waiting,
 )
-from tests.gateway.rig import connected, fetch, run, until
+from tests.gateway.rig import asked_here, connected, fetch, run, until
 
 LABELED = {
     "control_points": {
@@ -371,6 +371,27 @@ def test_with_a_token_nothing_but_liveness_is_free():
     run(main())
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("origin", "http://evil.example:8188"), ("host", "evil.example:8188")],
+        [("origin", "http://evil.example")],
+        [("host", "evil.example")],
+    ],
+)
+def test_without_a_token_no_page_from_elsewhere_is_answered(headers):
+    async def main():
+        async with serving() as server, connected(url(server)) as client:
+            body = body_of({"control_point": "one"})
+            head, _ = await client.ask("POST", "/v1/flows/check", [*JSON, *headers], body)
+            assert head.status == 403
+            assert active(server) == 0
+            for path, status in (("/metrics", 403), ("/readyz", 403), ("/livez", 200)):
+                assert (await client.ask("GET", path, headers))[0].status == status
+
+    run(main())
+
+
 def test_ids_cannot_be_guessed_and_the_table_is_bounded():
     async def main():
         flows = FlowScheduler.from_config({"control_points": {"free": {}}})
@@ -406,7 +427,7 @@ def test_what_the_gate_has_ended_leaves_the_table():
 SERVICE = FlowService(
     FlowScheduler.from_config({"control_points": {"one": {}, **POSTED["control_points"]}})
 )
-API = schemathesis.openapi.from_asgi("/openapi.json", SERVICE)
+API = schemathesis.openapi.from_asgi("/openapi.json", asked_here(SERVICE))
 
 
 @API.parametrize()

@@ -125,3 +125,14 @@ def test_without_a_token_pages_of_this_machine_alone():
     authorize(asking((b"origin", b"http://[::1]:3000")), None)
     assert refused(authorize, asking((b"origin", b"http://evil.example")), None) == 403
     assert refused(authorize, asking((b"origin", b"http://[broken")), None) == 403
+
+
+@pytest.mark.parametrize(
+    "host",
+    [b"evil.example", b"evil.example:8188", b"10.0.0.7", b"127.0.0.1.evil.example", b"[broken"],
+)
+def test_without_a_token_a_name_made_to_mean_this_machine_is_refused(host):
+    assert refused(authorize, asking((b"host", host)), None) == 403
+    authorize(asking((b"host", host), token("secret")), "secret")
+    for here in (b"127.0.0.1:8188", b"localhost", b"[::1]:8188"):
+        authorize(asking((b"host", here)), None)
