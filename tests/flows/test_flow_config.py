@@ -347,6 +347,15 @@ def test_scenario_29_duplicate_names_of_workloads(names):
     assert "each workload needs a name of its own" in problem.message
 
 
+@pytest.mark.parametrize("pattern", ["(?=a)b", r"(a)\1", "(", r"(a{1000}){1000}", "a" * 1001])
+def test_a_pattern_that_cannot_be_matched_in_linear_time_is_refused(pattern):
+    workloads = [{"regex": {"path": pattern}}]
+    (problem,) = load({"control_points": {"a": {"scheduler": {"workloads": workloads}}}}).problems
+    assert problem.path == "control_points.a.scheduler.workloads[0].regex.path"
+    assert "must be" in problem.message
+    assert "\n" not in problem.message
+
+
 def test_a_password_is_never_shown():
     loaded = read("redis: mysql://user:s3cret@x/0\n")
     assert loaded.problems

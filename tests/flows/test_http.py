@@ -12,6 +12,7 @@ from fairlead.flows.flow import Flow
 from fairlead.flows.scheduler import FlowScheduler
 from fairlead.flows.service import FlowService
 from fairlead.flows.table import FlowTable
+from fairlead.flows.workloads import canonical
 from fairlead.serving.http import LARGEST_BODY
 from tests.flows.service_rig import (
     JSON,
@@ -406,6 +407,38 @@ def test_ids_cannot_be_guessed_and_the_table_is_bounded():
         for _ in range(20):
             table.add(Flow("unknown"))
         assert len(table) == 9 + 5
+
+    run(main())
+
+
+def test_of_labels_only_what_a_limit_needs_is_kept():
+    limits = {
+        "quota": {
+            "bucket_capacity": 2,
+            "fill_amount": 1,
+            "interval": "1h",
+            "limit_by_label_key": "q",
+        },
+        "concurrency": {"max_concurrency": 1, "limit_by_label_key": "user"},
+    }
+
+    async def main():
+        async with serving({"control_points": {"one": limits}}) as server:
+            labels = {"q": "short", "user": "u" * 5_000, "other": "x" * 50_000}
+            _, said = await check(server, labels=labels)
+            flow = server.table.get(said["flow_id"])
+            assert flow is not None
+            assert flow.labels == {"q": "short", "user": canonical(labels["user"])}
+            assert (await check(server, labels=labels, timeout=0))[0].status == 503
+            await end(server, said["flow_id"], tokens=0)  # given back to whom it was taken from
+            for _ in range(2):
+                _, said = await check(server, labels=labels, timeout=0)
+                await end(server, said["flow_id"])
+            assert (await check(server, labels=labels, timeout=0))[0].status == 503
+            _, said = await check(server, "unknown", labels=labels)
+            flow = server.table.get(said["flow_id"])
+            assert flow is not None
+            assert not flow.labels
 
     run(main())
 
