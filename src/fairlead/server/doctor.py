@@ -273,6 +273,8 @@ async def _reachable(name: str, url: str) -> Finding:
             "wrong",
             f"nothing answered within {PATIENCE:g} s: is it up, and is the way to it open?",
         )
+    except UnicodeError:  # of a name that cannot be looked up
+        return Finding(name, "wrong", "is no address: the parts of a host have 1 to 63 characters")
     except OSError as error:
         return Finding(name, "wrong", f"cannot be reached ({error.strerror or error}): is it up?")
     writer.close()
