@@ -1,4 +1,4 @@
-"""Settings read and validated once: durations, whole numbers, priorities, environment variables; URLs as shown.
+"""Settings read and validated once: durations, whole numbers, environment variables; URLs as shown.
 
 Every error names the argument or variable, shows what was given, and gives an example.
 """
@@ -71,6 +71,19 @@ def is_readable(url: str) -> bool:
     return True
 
 
+def error_text(error: BaseException) -> str:
+    """Tell the class of an error and its text, if it has one that can be told.
+
+    >>> error_text(ValueError("no such customer"))
+    'ValueError: no such customer'
+    """
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:  # the __str__ of others may do anything
+        return f"{name}, whose text cannot be told"
+
+
 def seconds(value: Any, name: str, *, zero: bool = False) -> float:
     """Read a duration: a number is seconds, text needs a unit.
 
@@ -93,7 +106,7 @@ def seconds(value: Any, name: str, *, zero: bool = False) -> float:
         read = float(value) if abs(value) < 1e15 else None
     if read is None or not isfinite(read) or read < 0 or (read == 0 and not zero):
         kind = "a duration" if zero else "a duration above zero"
-        raise ConfigError(f"{name} must be {kind}, such as {EXAMPLES}; got {shown(value)}")
+        raise ConfigError(f"{name} must be {kind}, such as {EXAMPLES}; got {told(value)}")
     return read
 
 
@@ -101,9 +114,16 @@ def whole(value: Any, name: str, least: int, most: int = MOST_SLOTS) -> int:
     """Read a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ConfigError(
-            f"{name} must be a whole number from {least} to {most}; got {shown(value)}"
+            f"{name} must be a whole number from {least} to {most}; got {told(value)}"
         )
     return value
+
+
+def told(value: Any) -> str:
+    """Show a value in a sentence; of a collection only that it is one, for there may be secrets in it."""
+    if isinstance(value, dict):
+        return "a mapping"
+    return "a list" if isinstance(value, list | tuple) else shown(value)
 
 
 def starvation_timeout(value: Any, name: str) -> float:

@@ -65,3 +65,15 @@ def test_a_bad_expiry_changes_nothing(seconds: Any):
     with pytest.raises(ConfigError, match="expire_after"):
         limit.set_expiry(seconds)
     assert limit.expire_after == inf
+
+
+def test_keys_may_be_named_as_those_of_a_fair_queue_are():
+    gate = CheckedGate(FIFO(), InFlight(1, by="tenant"))
+    first, second, other = Ticket(tenant="a"), Ticket(tenant="a"), Ticket(tenant="b")
+    for ticket in (first, second, other):
+        gate.offer(ticket, 0.0)
+    assert [one.state for one in (first, second, other)] == [
+        State.RUNNING,
+        State.WAITING,
+        State.RUNNING,
+    ]

@@ -5,8 +5,6 @@ Each refuses with a sentence that begins with "must" or "may not".
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -22,6 +20,7 @@ from pydantic import (
 )
 
 from fairlead.config import ESCAPED, is_readable, seconds, shown
+from fairlead.documents.addresses import split_address
 
 LONGEST = 366 * 86_400.0
 DURATION = {
@@ -37,8 +36,6 @@ DURATION = {
 DURATION_OR_ZERO = DURATION | {"anyOf": [*DURATION["anyOf"], {"const": 0}]}
 EMPTY = sha256(b"").hexdigest()
 
-_HOST = re.compile(r"[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]")
-
 
 def _duration(value: Any, *, zero: bool = False) -> float:
     read = seconds(value, "it", zero=zero)
@@ -49,32 +46,6 @@ def _duration(value: Any, *, zero: bool = False) -> float:
 
 def _duration_or_zero(value: Any) -> float:
     return _duration(value, zero=True)
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """Split host:port; an IPv6 host stands in brackets, an empty one means every interface.
-
-    >>> split_address("[::1]:8080"), split_address(":80")
-    (('::1', 8080), ('', 80))
-    """
-    host, colon, port = text.rpartition(":")
-    good = colon and _HOST.fullmatch(host) and re.fullmatch(r"[0-9]{1,5}", port)
-    if not good or int(port) > 65_535:
-        raise ValueError(
-            f"must be host:port, such as 127.0.0.1:8080 or [::1]:8080; got {shown(text)}"
-        )
-    if host.startswith("["):
-        host = str(ipaddress.IPv6Address(host[1:-1]))
-    return host, int(port)
-
-
-def is_loopback(address: str) -> bool:
-    """Tell whether only this machine can reach a listener."""
-    host, _ = split_address(address)
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _address(text: str) -> str:

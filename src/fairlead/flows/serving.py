@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.core.ticket import WITHDRAWN
-from fairlead.documents.values import is_loopback, split_address
+from fairlead.documents.addresses import is_loopback, split_address
 from fairlead.documents.watching import Watch
 from fairlead.errors import ConfigError
 from fairlead.flows.loading import load, load_content

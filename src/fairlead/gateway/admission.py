@@ -228,11 +228,15 @@ class Admission:
     def issue_token(self, evictions: int) -> bytes:
         """Give a preempted client proof of how often that has happened to its request."""
         token = secrets.token_urlsafe(18).encode()
+        self.keep_token(token, evictions)
+        return token
+
+    def keep_token(self, token: bytes, evictions: int) -> None:
+        """Let a token be good: a new one, or one whose request was not served and that no other stands for."""
         self._tokens[token] = evictions
         if len(self._tokens) > TOKENS:
             self._tokens.popitem(last=False)
-        return token
 
     def redeem_token(self, token: bytes) -> int:
-        """Tell how often the request that carries this token was preempted; it is good once."""
+        """Tell how often the request that carries this token was preempted; it is good once at a time."""
         return self._tokens.pop(token, 0)

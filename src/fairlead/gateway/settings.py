@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from fairlead.config import shown
+from fairlead.documents.addresses import is_loopback
 from fairlead.documents.values import (
     Address,
     Digest,
@@ -25,7 +26,6 @@ from fairlead.documents.values import (
     Flag,
     Model,
     RedisUrl,
-    is_loopback,
 )
 from fairlead.gateway.values import (
     MOST_SLOTS,

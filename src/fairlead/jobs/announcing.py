@@ -134,9 +134,8 @@ class Announcer:
 
     async def _end_task(self) -> None:
         task, self._task = self._task, None
-        if (
-            task is not None and telling.get() is not self
-        ):  # a hook that ends the service is let finish
+        # A hook that ends the service is let finish.
+        if task is not None and telling.get() is not self:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from fairlead.documents.values import is_loopback
+from fairlead.documents.addresses import is_loopback
 from fairlead.errors import ConfigError
 from fairlead.jobs.api import JobsApi
 from fairlead.jobs.worker import NOTHING_LEFT

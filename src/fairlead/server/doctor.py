@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from fairlead.config import is_readable
-from fairlead.documents.values import split_address
+from fairlead.documents.addresses import split_address
 from fairlead.errors import FairleadError
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from fairlead.config import shown
+from fairlead.documents.addresses import is_loopback
 from fairlead.documents.values import (
     Address,
     Digest,
     DurationOrZero,
     Flag,
     Model,
-    is_loopback,
 )
 
 Role = Literal["viewer", "operator", "admin"]

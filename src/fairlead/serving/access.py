@@ -8,12 +8,12 @@ rebinding) by the Host it asked for.  With tokens nothing is ambient, and no oth
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from enum import IntEnum
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
+from fairlead.documents.addresses import is_here
 from fairlead.serving.http import Problem, is_json, values_of
 
 if TYPE_CHECKING:
@@ -31,14 +31,6 @@ def bearer(scope: Scope) -> bytes | None:
     given = values_of(scope, b"authorization")
     scheme, _, secret = (given[0] if len(given) == 1 else b"").partition(b" ")
     return (secret.strip() or None) if scheme.lower() == b"bearer" else None
-
-
-def is_here(host: str | None) -> bool:
-    """Tell whether a host is this machine, by an address or a name that no name server has a say in."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
-    except ValueError:
-        return False
 
 
 def _host_of(origin: bytes) -> str | None:

@@ -8,7 +8,6 @@ loopback; to listen elsewhere it needs a token, which /livez and /readyz do with
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import json
 import re
 import socket
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
 from fairlead.config import shown
+from fairlead.documents import addresses
 from fairlead.errors import ConfigError
 from fairlead.streams.lag import LagWatch
 from fairlead.streams.metrics import StreamMetrics
@@ -34,8 +34,6 @@ MOST_REQUESTS = 32  # that are answered at once; more are hung up on
 PATIENCE = 5.0  # seconds for a client to send, or to take, the next bytes
 HEAD = 10.0  # seconds for all of its headers
 STILL = 60.0  # seconds, at least, after which a listener that does not move is given up
-
-_HOST = re.compile(r"[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]")
 
 
 class Answer(NamedTuple):
@@ -61,7 +59,7 @@ class StatusServer:
     ) -> None:
         host, port = split_address(address)
         token = token or None  # an empty one, such as of a variable that is not set, is no secret
-        if token is None and not is_loopback(host):
+        if token is None and not addresses.is_here(host):
             raise ConfigError(
                 f"{address} can be reached from other machines: set a token that clients must show (--token, or "
                 "FAIRLEAD_STREAMS_TOKEN), or listen on 127.0.0.1"
@@ -126,7 +124,7 @@ class StatusServer:
         if not self.admits(path, authorization):
             return problem(401, "this needs a token: send Authorization: Bearer <token>")
         # A page whose own name was made to mean 127.0.0.1 may read what is answered; it asks for that name.
-        if self.token is None and path not in OPEN and host and not is_loopback(_named(host)):
+        if self.token is None and path not in OPEN and host and not addresses.is_here(_named(host)):
             return problem(403, "without a token this answers to localhost and 127.0.0.1 only")
         if path == "/metrics":
             return Answer(200, *self._metrics.render())
@@ -290,26 +288,15 @@ def split_address(text: str) -> tuple[str, int]:
     >>> split_address("9000"), split_address("[::1]:9000")
     (('127.0.0.1', 9000), ('::1', 9000))
     """
-    host, colon, port = text.rpartition(":")
-    good = _HOST.fullmatch(host) and re.fullmatch(r"[0-9]{1,5}", port, re.ASCII)
-    if not good or int(port) > 65_535:
+    try:
+        return addresses.split_address(text if ":" in text else f"127.0.0.1:{text}")
+    except ValueError:
         raise ConfigError(
             f"the address to listen on must be host:port, such as {ADDRESS}, or a port; got {shown(text)}"
-        )
-    if not colon:
-        return "127.0.0.1", int(port)
-    return host.strip("[]"), int(port)
+        ) from None
 
 
 def _named(host: str) -> str:
     """The name in a Host header, without its port."""
     found = re.fullmatch(r"\[(.*)\](?::[0-9]*)?|([^:]*)(?::[0-9]*)?", host.strip().lower())
     return "" if found is None else found[1] or found[2] or ""
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach a host."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
