@@ -121,8 +121,8 @@ def test_the_client_is_named_to_the_backend():
         ]
         tenants = {"trusted_header": "X-T"}
         for trusted, expected in (
-            (["127.0.0.0/8"], ("1.2.3.4, 127.0.0.1", "https", "test", "acme")),
-            ([], ("127.0.0.1", "http", "test", "")),
+            (["127.0.0.0/8"], ("1.2.3.4, 127.0.0.1", "https", "localhost", "acme")),
+            ([], ("127.0.0.1", "http", "localhost", "")),
         ):
             async with (
                 Backend() as one,

@@ -913,6 +913,21 @@ class TestEvents:
         assert events == [str(dag) for dag in range(announcing.MOST_MISSED)]
         assert "2 missed SLAs are told to nobody" in caplog.text
 
+    @pytest.mark.parametrize(
+        "webhook", ["http://me:s3cr3t@127.0.0.1:1/T00/s3cr3t", "http://me:s3cr3t/x@127.0.0.1:1/"]
+    )
+    def test_the_address_of_a_webhook_is_a_secret(self, webhook, caplog):
+        async def main():
+            announcer = announcing.Announcer(webhook)
+            try:
+                return await announcer.tell({"event": "run.ended"})
+            finally:
+                await announcer.close()
+
+        assert not go(main())
+        assert "the webhook is tried again" in caplog.text
+        assert "s3cr3t" not in caplog.text
+
 
 class TestOutages:
     """What waits for a run waits through a database that is away for a while."""

@@ -1,5 +1,6 @@
 """`fairlead.yaml`: what may stand there, what is wrong with it by line and column, and its secrets."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,10 @@ BAD = [
     (
         "server:\n  tokens:\n    - {name: a, sha256: hunter2}\n",
         "fairlead.yaml:3:17 server.tokens[0].sha256: must match pattern",
+    ),
+    (
+        f"server:\n  tokens:\n    - {{name: a, sha256: {sha256(b'').hexdigest().upper()}}}\n",
+        "fairlead.yaml:3:17 server.tokens[0].sha256: may not be the hash of the empty text",
     ),
     (
         "server: {}\ngateway:\n  priority_scheduler:\n    classes:\n      bulk: {queue_sise: 3}\n",

@@ -5,6 +5,7 @@ Each refuses with a sentence that begins with "must" or "may not".
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Annotated, Any
 
 from pydantic import (
@@ -13,11 +14,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StringConstraints,
     WithJsonSchema,
     model_validator,
 )
 
-from fairlead.config import seconds, shown
+from fairlead.config import ESCAPED, is_readable, seconds, shown
 from fairlead.documents.addresses import split_address
 
 LONGEST = 366 * 86_400.0
@@ -32,6 +34,7 @@ DURATION = {
     "examples": ["30s", "400ms", "1h30m", 5],
 }
 DURATION_OR_ZERO = DURATION | {"anyOf": [*DURATION["anyOf"], {"const": 0}]}
+EMPTY = sha256(b"").hexdigest()
 
 
 def _duration(value: Any, *, zero: bool = False) -> float:
@@ -50,12 +53,34 @@ def _address(text: str) -> str:
     return text
 
 
+def _of_something(digest: str) -> str:
+    if digest == EMPTY:
+        raise ValueError("may not be the hash of the empty text, which anybody can send")
+    return digest
+
+
+def _readable(url: str) -> str:
+    if not is_readable(url):
+        raise ValueError(f"must be a URL that can be read: {ESCAPED}")
+    return url
+
+
 Flag = Annotated[bool, Field(strict=True)]
 Duration = Annotated[float, BeforeValidator(_duration), WithJsonSchema(DURATION)]
 DurationOrZero = Annotated[
     float, BeforeValidator(_duration_or_zero), WithJsonSchema(DURATION_OR_ZERO)
 ]
 Address = Annotated[str, AfterValidator(_address)]
+Digest = Annotated[  # of a secret, SHA-256 in hex
+    str,
+    StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower=True),
+    AfterValidator(_of_something),
+]
+RedisUrl = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, pattern=r"^(redis|rediss|valkey|valkeys|unix)://"),
+    AfterValidator(_readable),
+]
 
 
 class Model(BaseModel):

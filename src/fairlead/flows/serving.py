@@ -133,6 +133,7 @@ class FlowServer:
         limits: Limits = USUAL,
         gates: MakeGates = plain_gates,
     ) -> None:
+        token = token or None  # an empty one, such as of a variable that is not set, is no secret
         for address in (http, grpc):
             if address is not None and token is None and not is_loopback(address):
                 raise ConfigError(

@@ -200,9 +200,12 @@ class Announcer:
             ) as answer:
                 good = answer.status < 300
                 reason = f"it answered {answer.status}"
+        except aiohttp.InvalidURL:
+            good, reason = False, "its address cannot be read"
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             good, reason = False, repr(error)
         if not good and not self._complained:
-            log.error("the webhook %s is tried again: %s", self.webhook, reason)
+            # Without its address, any part of which may be the secret that lets one post there.
+            log.error("the webhook is tried again: %s", reason)
         self._complained = not good
         return good

@@ -39,6 +39,7 @@ class JobServer:
         grace: float = GRACE,
         app: str | None = None,
     ) -> None:
+        token = token or None  # an empty one, such as of a variable that is not set, is no secret
         if http is not None:
             try:
                 alone = is_loopback(http)

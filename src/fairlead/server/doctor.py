@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+from fairlead.config import is_readable
 from fairlead.documents.addresses import split_address
 from fairlead.errors import FairleadError
 
@@ -240,11 +241,10 @@ async def _database(url: str) -> Finding:
 
 async def _reachable(name: str, url: str) -> Finding:
     """See whether anything accepts a connection where a URL points; what it says is its door's to judge."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or PORTS.get(parts.scheme, 6379)
-    except ValueError as error:
-        return Finding(name, "wrong", f"is no address: {error}")
+    if not is_readable(url):
+        return Finding(name, "wrong", "is no address: its host and port cannot be read")
+    parts = urlsplit(url)
+    port = parts.port or PORTS.get(parts.scheme, 6379)
     if parts.scheme == "unix":
         connecting = asyncio.open_unix_connection(parts.path)
     else:
@@ -258,6 +258,8 @@ async def _reachable(name: str, url: str) -> Finding:
             "wrong",
             f"nothing answered within {PATIENCE:g} s: is it up, and is the way to it open?",
         )
+    except UnicodeError:  # of a name that cannot be looked up
+        return Finding(name, "wrong", "is no address: the parts of a host have 1 to 63 characters")
     except OSError as error:
         return Finding(name, "wrong", f"cannot be reached ({error.strerror or error}): is it up?")
     writer.close()

@@ -58,6 +58,7 @@ class StatusServer:
         self, app: StreamApp, address: str = ADDRESS, *, token: str | None = None, name: str = ""
     ) -> None:
         host, port = split_address(address)
+        token = token or None  # an empty one, such as of a variable that is not set, is no secret
         if token is None and not addresses.is_here(host):
             raise ConfigError(
                 f"{address} can be reached from other machines: set a token that clients must show (--token, or "
@@ -111,7 +112,9 @@ class StatusServer:
         given = (authorization or "").encode("latin-1", "replace")
         return hmac.compare_digest(given, f"Bearer {self.token}".encode())
 
-    def answer(self, target: str, authorization: str | None = None) -> Answer:
+    def answer(
+        self, target: str, authorization: str | None = None, host: str | None = None
+    ) -> Answer:
         """Answer a GET."""
         path, query = urlsplit(target).path.rstrip("/"), urlsplit(target).query
         if path not in PATHS:
@@ -120,6 +123,9 @@ class StatusServer:
             )
         if not self.admits(path, authorization):
             return problem(401, "this needs a token: send Authorization: Bearer <token>")
+        # A page whose own name was made to mean 127.0.0.1 may read what is answered; it asks for that name.
+        if self.token is None and path not in OPEN and host and not addresses.is_here(_named(host)):
+            return problem(403, "without a token this answers to localhost and 127.0.0.1 only")
         if path == "/metrics":
             return Answer(200, *self._metrics.render())
         if path == "/status":
@@ -231,7 +237,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._late.cancel()
         owner = self.server.owner
         try:
-            answer = owner.answer(self.path, self.headers.get("Authorization"))
+            sent = self.headers
+            answer = owner.answer(self.path, sent.get("Authorization"), sent.get("Host"))
         except Exception as error:  # somebody's scheduler explains itself wrongly, or worse
             answer = problem(500, f"this could not be told: {error!r}")
         self.send_response(answer.status)
@@ -254,7 +261,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 def problem(status: int, detail: str) -> Answer:
     """Make an RFC 9457 problem."""
-    title = {400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 503: "Service Unavailable"}
+    title = {
+        400: "Bad Request",
+        401: "Unauthorized",
+        403: "Forbidden",
+        404: "Not Found",
+        503: "Service Unavailable",
+    }
     body = {
         "type": "about:blank",
         "title": title.get(status, "Internal Server Error"),
@@ -281,3 +294,9 @@ def split_address(text: str) -> tuple[str, int]:
         raise ConfigError(
             f"the address to listen on must be host:port, such as {ADDRESS}, or a port; got {shown(text)}"
         ) from None
+
+
+def _named(host: str) -> str:
+    """The name in a Host header, without its port."""
+    found = re.fullmatch(r"\[(.*)\](?::[0-9]*)?|([^:]*)(?::[0-9]*)?", host.strip().lower())
+    return "" if found is None else found[1] or found[2] or ""
