@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.capacities import Both, InFlight, Slots, TokenBucket
+from fairlead.capacities import Both, InFlight, Pools, Slots, TokenBucket
 from fairlead.core import STOP, Change, Gate, Outcome, Policy, State, Ticket
 from fairlead.errors import ConfigError, Misuse
 from fairlead.policies import FIFO, Aging, Classes, FairQueue, Level
@@ -424,3 +424,19 @@ def test_slots_that_are_more_than_a_number_are_asked():
     assert odd.state is State.WAITING
     assert gate.offer(even, 2.0) == [odd]
     assert even.state is State.RUNNING
+
+
+@pytest.mark.parametrize("look", [False, True])
+def test_the_deadline_of_one_that_has_left_decides_nothing(look):
+    """A bound on what is due may be too early: whether somebody looked at it must not show in the order."""
+    gate = Gate(FairQueue("tenant"), Both(Pools({"gpu": 0, "ocr": 1}), TokenBucket(1.0, burst=4)))
+    never = Ticket("never", cost=5, tenant="b", pool="ocr", wait_until=45.5)
+    gate.offer(never, 45.0)
+    assert never.state is State.REFUSED
+    if look:
+        gate.next_wakeup(45.0)
+    gate.offer(Ticket("at once", tenant="a", pool="ocr"), 45.5)
+    first, second = Ticket("b", tenant="b", pool="gpu"), Ticket("a", tenant="a", pool="gpu")
+    gate.offer(first, 56.0)
+    gate.offer(second, 57.0)
+    assert gate.adjust(Change("pools", "resize", ("gpu", 1)), 58.0) == [first]
