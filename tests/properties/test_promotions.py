@@ -16,7 +16,7 @@ import pytest
 
 from fairlead.capacities import InFlight, Reserved, Slots
 from fairlead.core import Capacity, Gate, Policy, Ticket
-from fairlead.policies import Classes, FairQueue, Level
+from fairlead.policies import Aging, Classes, FairQueue, Level
 from fairlead.testing import CheckedGate
 
 BULK, NORMAL, INTERACTIVE, SYSTEM = range(4)
@@ -235,3 +235,45 @@ def test_promotions_reach_into_nested_queues():
         gate.offer(Ticket(rank=1), 0.0)
     promoted = [ticket for ticket in releases(gate, 32) if ticket.promoted]
     assert [ticket.tenant for ticket in promoted] == list("abababab")
+
+
+def test_the_older_one_behind_a_younger_head_is_promoted_when_its_own_time_has_come():
+    """The first of a nested queue need not be the oldest: when it goes, the next may be starved already."""
+    policy = Classes(
+        Level("bulk", inside=lambda: FairQueue("tenant"), starvation=5.0), Level("top"), budget=2
+    )
+    gate = CheckedGate(policy, Slots(1))
+    gate.offer(Ticket("served much", rank=0, tenant="b", cost=9), -1.0)
+    old = Ticket("old", rank=0, tenant="b")
+    gate.offer(old, 0.0)
+    for number in range(2):
+        gate.offer(Ticket(number, rank=1), 0.0)
+    fresh = Ticket("fresh", rank=0, tenant="a")
+    gate.offer(fresh, 4.0)
+    for now in (5.5, 5.6, 6.0):
+        gate.finish(next(iter(gate.holders)), now)
+    assert fresh in gate.holders
+    for number in range(9):
+        gate.offer(Ticket(number, rank=1), 6.1)
+    assert gate.finish(fresh, 6.5) == [old]
+    assert old.promoted
+
+
+@pytest.mark.parametrize("wakes", ["at a finish", "by itself"])
+def test_the_older_one_behind_a_younger_head_that_leaves_is_promoted_at_once(wakes):
+    policy = Classes(Level("bulk", inside=Aging, starvation=5.0), Level("top"), budget=1)
+    capacity = Slots(1) if wakes == "at a finish" else Reserved(1, (0, 1), lend=False)
+    gate = CheckedGate(policy, capacity)
+    if wakes == "at a finish":
+        for number in range(9):
+            gate.offer(Ticket(number, rank=1), 0.0)
+    old = Ticket("old", rank=0, priority=0)
+    gate.offer(old, 0.0)
+    fresh = Ticket("fresh", rank=0, priority=100)
+    gate.offer(fresh, 4.0)
+    if wakes == "at a finish":
+        gate.finish(next(iter(gate.holders)), 5.5)
+        gate.withdraw([fresh], 6.0)
+        assert gate.finish(next(iter(gate.holders)), 6.5) == [old]
+    else:
+        assert gate.withdraw([fresh], 6.0) == [old]

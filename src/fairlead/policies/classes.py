@@ -195,7 +195,13 @@ class Classes(Policy):
             self._size -= 1
             self._since += 1
             self._last_dispatch = now
+            self._note_head(rank, now)
         return ticket
+
+    def _note_head(self, rank: int, now: float) -> None:
+        """The first candidate of a class is another now, and may have come before the one that was first."""
+        if rank < self._top and now < self._starving_at:  # else all are looked at before the next
+            self._starving_at = min(self._starving_at, self._starved_at(rank, now))
 
     def _promote(self, now: float, *, last_resort: bool) -> Ticket | None:
         """Serve a starved class: past a higher one, or as a last resort past a reservation, when nobody else may go."""
@@ -249,6 +255,8 @@ class Classes(Policy):
         self._queues[ticket.rank].remove(ticket, now)
         self._sizes[ticket.rank] -= 1
         self._size -= 1
+        if self.levels[ticket.rank].starvation < inf:
+            self._starving_at = -inf  # an older one may be first now; many may leave before one is asked
 
     def charge(self, ticket: Ticket, amount: float, now: float) -> None:
         if not 0 <= ticket.rank <= self._top:
@@ -259,6 +267,7 @@ class Classes(Policy):
             self._last_dispatch = now
         if queue.charges:
             queue.charge(ticket, amount, now)
+            self._note_head(ticket.rank, now)
 
     def head(self, now: float) -> Ticket | None:
         for rank in range(self._top, -1, -1):
