@@ -680,3 +680,23 @@ def test_an_interrupt_of_a_waiting_caller_withdraws_it(monkeypatch):
         busy.release()
         assert usable(scheduler, 1)
     assert balanced(scheduler.stats())
+
+
+def test_a_turn_left_in_another_thread_gives_its_slot_back():
+    """As of a generator that one thread begins and another closes."""
+    with ThreadScheduler.bounded(1) as scheduler:
+
+        def rows():
+            with scheduler.turn():
+                yield 1
+
+        generator = rows()
+        thread = threading.Thread(target=next, args=(generator,))
+        thread.start()
+        thread.join()
+        assert scheduler.stats().active_count == 1
+        generator.close()
+        assert scheduler.stats().active_count == 0
+        assert not scheduler._gate.owners
+        assert usable(scheduler, 1)
+    assert balanced(scheduler.stats())
