@@ -116,33 +116,36 @@ def replay(
     tickets: dict[int | None, Ticket] = {None: make()}  # one for all that were never offered
     numbers: dict[Ticket, int] = {}
     verdicts = []
+
+    def arriving(number: int, fields: dict[str, Any]) -> Ticket:
+        if number not in tickets:
+            tickets[number] = ticket = make(**fields)
+            numbers[ticket] = number
+        return tickets[number]
+
     for verb, now, *rest in entries:
-        arriving = rest[0] if verb == "enlist" else [rest] if verb == "offer" else ()
-        for number, fields in arriving:
-            if number not in tickets:
-                tickets[number] = ticket = make(**fields)
-                numbers[ticket] = number
-        if verb in ("withdraw", "finish_all"):
-            own = [tickets[number] for number in rest[0]]
-        elif verb == "enlist":
-            own = [tickets[number] for number, _ in rest[0]]
-        else:
-            own = [tickets[rest[0]]] if verb in ("offer", "finish", "commit") else []
+        own: list[Ticket] = []
         changed: Sequence[Ticket] = ()
         try:
             if verb == "offer":
+                own = [arriving(*rest)]
                 changed = gate.offer(own[0], now)
             elif verb == "enlist":
+                own = [arriving(*described) for described in rest[0]]
                 changed = gate.enlist(own, now)
             elif verb == "finish":
+                own = [tickets[rest[0]]]
                 changed = gate.finish(own[0], now, Outcome(rest[1]), rest[2])
             elif verb == "finish_all":
+                own = [tickets[number] for number in rest[0]]
                 changed = gate.finish_all(own, now, Outcome(rest[1]))
             elif verb == "withdraw":
+                own = [tickets[number] for number in rest[0]]
                 changed = gate.withdraw(own, now)
             elif verb == "adjust":
                 changed = gate.adjust(Change(rest[0], rest[1], tuple(rest[2])), now)
             elif verb == "commit":
+                own = [tickets[rest[0]]]
                 gate.commit(own[0])
             else:
                 changed = gate.advance(now)
