@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlead.core.capacity import STOP, Hold
 from fairlead.core.checks import is_number
@@ -20,7 +20,7 @@ from fairlead.errors import ConfigError
 from fairlead.policies.fifo import FIFO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     from fairlead.core.policy import Admit
     from fairlead.core.ticket import QueueLimit, Ticket
@@ -48,6 +48,11 @@ class Level:
                 f"got {self.queue_limit!r}"
             )
 
+    def plain(self) -> dict[str, Any]:
+        """Tell what may be changed later in plain values, which `Classes.retune` takes too."""
+        limits = ("name", "queue_limit", "wait_limit", "starvation")
+        return {name: getattr(self, name) for name in limits}
+
 
 class Classes(Policy):
     """Serve the highest class first; a ticket's `rank` is the index of its level, lowest first.
@@ -68,9 +73,10 @@ class Classes(Policy):
         self.limit = limit
         self.promotions = 0
         self._queues = [level.inside() for level in levels]
+        self._own_limits = [queue.limit for queue in self._queues]  # which go before the level's
         for level, queue in zip(levels, self._queues, strict=True):
             queue.name = queue.name or level.name
-            queue.limit = level.queue_limit if queue.limit is None else queue.limit
+        self._set_limits()
         self._sizes = [0] * len(levels)
         self._top = len(levels) - 1
         self._held: dict[int, Hold] = {}  # classes a reservation keeps out, until its scope opens
@@ -105,19 +111,23 @@ class Classes(Policy):
         self.timed = self._inner_timed or starves
         self.steady = not self.timed and all(queue.steady for queue in self._queues)
 
-    def retune(self, levels: Sequence[Level], budget: int = 4) -> None:
+    def _set_limits(self) -> None:
+        for level, queue, own in zip(self.levels, self._queues, self._own_limits, strict=True):
+            queue.limit = level.queue_limit if own is None else own
+
+    def retune(self, levels: Sequence[Level | Mapping[str, Any]], budget: int = 4) -> None:
         """Change limits, thresholds and budget; the same classes, with what waits in them.
 
         Limits hold for what arrives from now on: nobody who waits is turned away.
         """
-        if [level.name for level in levels] != [level.name for level in self.levels]:
+        read = tuple(each if isinstance(each, Level) else Level(**each) for each in levels)
+        if [level.name for level in read] != [level.name for level in self.levels]:
             raise ConfigError(
                 f"the classes are {[level.name for level in self.levels]} and stay so; "
-                f"got {[level.name for level in levels]}"
+                f"got {[level.name for level in read]}"
             )
-        self._set(tuple(levels), budget)
-        for level, queue in zip(levels, self._queues, strict=True):
-            queue.limit = level.queue_limit
+        self._set(read, budget)
+        self._set_limits()
         self._starving_at = -inf
         self._note_time()
 
@@ -256,7 +266,8 @@ class Classes(Policy):
         self._sizes[ticket.rank] -= 1
         self._size -= 1
         if self.levels[ticket.rank].starvation < inf:
-            self._starving_at = -inf  # an older one may be first now; many may leave before one is asked
+            # An older one may be first now; looked for later, as many may leave at once.
+            self._starving_at = -inf
 
     def charge(self, ticket: Ticket, amount: float, now: float) -> None:
         if not 0 <= ticket.rank <= self._top:
