@@ -132,6 +132,7 @@ def replay(
 
     for verb, now, *rest in entries:
         own: list[Ticket] = []
+        changed: Sequence[Ticket] = ()
         act: Callable[[], Any]
         # First whatever an entry may lack; beyond that, what fails is the verb.
         if verb == "offer":
@@ -153,7 +154,7 @@ def replay(
             act = partial(gate.adjust, Change(rest[0], rest[1], _read(rest[2])), float(now))
         elif verb == "commit":
             own = [tickets[rest[0]]]
-            act = partial(gate.commit, own[0])
+            act = partial(_commit, gate, own[0])
         else:
             act = partial(gate.advance, float(now))
         try:
@@ -162,10 +163,14 @@ def replay(
             raise  # a CheckedGate has found a fault
         except Exception:
             changed = ()
-        changed = () if verb == "commit" else changed
         told = dict.fromkeys(ticket for ticket in (*own, *changed) if ticket in numbers)
         verdicts.append([(numbers[ticket], ticket.state.value) for ticket in told])
     return verdicts
+
+
+def _commit(gate: Gate, ticket: Ticket) -> Sequence[Ticket]:
+    gate.commit(ticket)
+    return ()
 
 
 def _plain(value: Any) -> Any:
