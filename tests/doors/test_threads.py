@@ -5,6 +5,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -700,3 +701,13 @@ def test_a_turn_left_in_another_thread_gives_its_slot_back():
         assert not scheduler._gate.owners
         assert usable(scheduler, 1)
     assert balanced(scheduler.stats())
+
+
+def test_spawned_work_sees_the_context_of_its_spawner_and_what_it_sets_stays_its_own():
+    variable = ContextVar("variable", default="unset")
+    with ThreadScheduler.bounded(1) as scheduler:
+        variable.set("mine")
+        assert scheduler.spawn(50, variable.get).result(PATIENCE) == "mine"
+        scheduler.spawn(50, variable.set, "its own").result(PATIENCE)
+        assert variable.get() == "mine"
+        assert scheduler.spawn(50, variable.get).result(PATIENCE) == "mine"

@@ -73,8 +73,9 @@ def _blocked(gate: Gate, ticket: Ticket, now: float) -> tuple[Hashable, float, s
             ready_at = capacity.ready_at(first, now, because)
             return because, ready_at, f"{_earlier(first)}, and {text}"
         if refusal is None:
-            withheld = first is None or first is ticket
-            return "order", inf, "the policy withholds it" if withheld else _earlier(first)
+            if first is ticket:
+                return "order", inf, "it is asked first, with the next decision"
+            return "order", inf, _earlier(first) if first else "the policy withholds it"
     ready_at = inf if refusal is NEVER else capacity.ready_at(ticket, now, refusal)
     text = capacity.describe(ticket, now, refusal)
     if ready_at < inf:

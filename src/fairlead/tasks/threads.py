@@ -6,6 +6,7 @@ import inspect
 import threading
 import warnings
 from concurrent.futures import Future
+from contextvars import Context, copy_context
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -32,7 +33,7 @@ IDLE = 5.0  # seconds a worker thread waits for more work before it ends
 class BlockingTicket(Ticket):
     """A ticket of the thread door: it wakes a blocked caller, or hands spawned work to a worker."""
 
-    __slots__ = ("args", "begun", "door", "future", "kwargs", "owner", "woken")
+    __slots__ = ("args", "begun", "context", "door", "future", "kwargs", "owner", "woken")
 
     def __init__(self, priority: int, work: Any, door: ThreadScheduler) -> None:
         super().__init__(None, priority, 1, work)
@@ -43,6 +44,7 @@ class BlockingTicket(Ticket):
         self.future: WorkResult | None = None
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
+        self.context: Context | None = None  # of the spawner
 
     def told(self) -> None:
         door = self.door
@@ -241,7 +243,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
         kwargs: dict[str, Any],
     ) -> WorkResult:
         ticket = BlockingTicket(priority, work, self)
-        ticket.args, ticket.kwargs = args, kwargs
+        ticket.args, ticket.kwargs, ticket.context = args, kwargs, copy_context()
         ticket.future = future = WorkResult()
         future.ticket = ticket
         self._gate.enter("spawn")
@@ -306,11 +308,12 @@ class ThreadScheduler(Door, ThreadSubmitting):
 
     def _run(self, ticket: BlockingTicket) -> None:
         future: Any = ticket.future
+        context: Any = ticket.context
         future.set_running_or_notify_cancel()
         error: BaseException | None = None
         result = None
         try:
-            result = ticket.work(*ticket.args, **ticket.kwargs)
+            result = context.run(ticket.work, *ticket.args, **ticket.kwargs)
         except BaseException as raised:
             error = raised
         self._leave(ticket, error)
