@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from math import ceil
+from math import ceil, inf
+from typing import Any
 
 import pytest
 
 from fairlead.capacities import InFlight, Reserved, Slots
 from fairlead.core import Capacity, Gate, Policy, Ticket
-from fairlead.policies import Aging, Classes, FairQueue, Level
+from fairlead.policies import FIFO, Aging, Classes, FairQueue, Level
 from fairlead.testing import CheckedGate
 
 BULK, NORMAL, INTERACTIVE, SYSTEM = range(4)
@@ -257,6 +258,35 @@ def test_the_older_one_behind_a_younger_head_is_promoted_when_its_own_time_has_c
         gate.offer(Ticket(number, rank=1), 6.1)
     assert gate.finish(fresh, 6.5) == [old]
     assert old.promoted
+
+
+def test_a_promotion_comes_when_the_first_of_a_class_is_starved_not_later():
+    """By comparison with one that looks at the head of every class before each pick."""
+
+    class Looks(Classes):
+        def pick(self, admit, now):
+            self._starving_at = -inf
+            return super().pick(admit, now)
+
+    def order(make: type[Classes], inside, seed: int) -> list[object]:
+        levels = (Level("bulk", inside, starvation=5.0), Level("mid", inside, starvation=9.0))
+        gate = Gate(make(*levels, Level("top"), budget=2), Slots(1))
+        rng, now, started = random.Random(seed), 0.0, []
+        for number in range(300):
+            now += rng.choice((0.0, 0.3, 1.0))
+            waiting = gate.waiters()
+            if rng.random() < 0.5:
+                fields: dict[str, Any] = {"tenant": rng.choice("abc"), "rank": rng.randrange(3)}
+                gate.offer(Ticket(number, rng.choice((0, 50)), rng.choice((1, 5)), **fields), now)
+            elif waiting and rng.random() < 0.3:
+                gate.withdraw([rng.choice(waiting)], now)
+            elif gate.holders:
+                started += [t.key for t in gate.finish(next(iter(gate.holders)), now)]
+        return started
+
+    for inside in (FIFO, lambda: FairQueue("tenant")):
+        for seed in range(60):
+            assert order(Classes, inside, seed) == order(Looks, inside, seed)
 
 
 @pytest.mark.parametrize("wakes", ["at a finish", "by itself"])

@@ -78,6 +78,9 @@ class Classes(Policy):
             queue.name = queue.name or level.name
         self._set_limits()
         self._sizes = [0] * len(levels)
+        self._soonest = [inf] * len(
+            levels
+        )  # when the oldest of each class may be starved, or sooner
         self._top = len(levels) - 1
         self._held: dict[int, Hold] = {}  # classes a reservation keeps out, until its scope opens
         self._since = budget  # dispatches since the last promotion
@@ -128,6 +131,7 @@ class Classes(Policy):
             )
         self._set(read, budget)
         self._set_limits()
+        self._soonest = [-inf] * len(levels)
         self._starving_at = -inf
         self._note_time()
 
@@ -162,10 +166,13 @@ class Classes(Policy):
         ):  # first what can fail: what is refused must not stay in the queue
             ticket.wait_until = min(ticket.wait_until, ticket.arrived_at + level.wait_limit)
         behind = self._queues[rank].push(ticket, now)
+        at = ticket.arrived_at + level.starvation
+        if at < self._soonest[rank] or not self._sizes[rank]:
+            self._soonest[rank] = at
+        if at < self._starving_at and rank < self._top:
+            self._starving_at = at
         self._sizes[rank] += 1
         self._size += 1
-        if rank < self._top and ticket.arrived_at + level.starvation < self._starving_at:
-            self._starving_at = ticket.arrived_at + level.starvation
         return behind or any(self._sizes[rank + 1 :])
 
     def _ask(self, ticket: Ticket) -> Hashable | None:
@@ -205,13 +212,18 @@ class Classes(Policy):
             self._size -= 1
             self._since += 1
             self._last_dispatch = now
-            self._note_head(rank, now)
+            if self._soonest[rank] < self._starving_at:
+                self._note_head(rank, now)
         return ticket
 
     def _note_head(self, rank: int, now: float) -> None:
         """The first candidate of a class is another now, and may have come before the one that was first."""
         if rank < self._top and now < self._starving_at:  # else all are looked at before the next
-            self._starving_at = min(self._starving_at, self._starved_at(rank, now))
+            at = self._soonest[rank]
+            if at <= now:
+                at = self._starved_at(rank, now)
+            if at < self._starving_at:
+                self._starving_at = at
 
     def _promote(self, now: float, *, last_resort: bool) -> Ticket | None:
         """Serve a starved class: past a higher one, or as a last resort past a reservation, when nobody else may go."""
