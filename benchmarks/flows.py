@@ -42,9 +42,8 @@ POINTS: dict[str, tuple[dict[str, Any], dict[str, str] | None]] = {
 }
 TARGETED = ("quota", "concurrency", "quota and concurrency")
 AIOLIMITER = "aiolimiter"
-PER_KEY = (
-    1_000  # hits of one key: limits keeps a list of a moving window's hits, and each moves them all
-)
+# Hits of one key: limits keeps a list of a moving window's hits, and each moves them all.
+PER_KEY = 1_000
 
 Strategy = Callable[[Any], Any]
 

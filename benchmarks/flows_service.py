@@ -6,15 +6,12 @@ every figure.  The CPU time is the server's alone.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from importlib.util import find_spec
 
 from benchmarks.gateway_kept import Kept
-from benchmarks.gateway_processes import PATIENCE, ROOT, Child, cpu_time, ending
+from benchmarks.gateway_processes import Child, client, cpu_time, server
 from benchmarks.harness import Measure, Table, Target
 from benchmarks.sizes import Sizes
 
@@ -37,20 +34,6 @@ HTTP = {
 GRPC = {BYTES: ("grpc-bytes", "grpc"), BARE: ("grpc-messages", "grpc"), CHECK: ("grpc", "grpc")}
 
 
-@contextmanager
-def server(name: str) -> Iterator[Child]:
-    """Run one of `flows_servers`."""
-    command = [sys.executable, "-m", "benchmarks.flows_servers", name]
-    started = subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with ending(started) as process:
-        line = process.stdout.readline() if process.stdout else ""
-        if not line:
-            raise RuntimeError(f"the server {name} did not start")
-        yield Child(process, int(line))
-
-
 class Servers:
     """The servers of one table, each started when it is first needed."""
 
@@ -60,7 +43,7 @@ class Servers:
 
     def of(self, name: str) -> Child:
         if name not in self._running:
-            self._running[name] = self._stack.enter_context(server(name))
+            self._running[name] = self._stack.enter_context(server(name, of="flows_servers"))
         return self._running[name]
 
     def close(self) -> None:
@@ -114,21 +97,8 @@ def pair(wire: str, rows: dict[str, tuple[str, str]], seconds: float) -> Iterato
 
 def load(child: Child, how: str, seconds: float) -> tuple[float, float]:
     """Put a server under load, after a while to warm up; tell its CPU and the time per call, in µs."""
-    rush(child, how, seconds / 4)
+    client("flows_load", how, child.port, seconds / 4, CONNECTIONS)
     used = cpu_time(child.process)
-    calls, took = rush(child, how, seconds)
+    calls, took = client("flows_load", how, child.port, seconds, CONNECTIONS)
     used = cpu_time(child.process) - used
     return used / calls * 1e6, took / calls * 1e6
-
-
-def rush(child: Child, how: str, seconds: float) -> tuple[int, float]:
-    """Ask as often as is answered; tell how often that was and the seconds it took."""
-    command = [sys.executable, "-m", "benchmarks.flows_load", how]
-    command += [str(child.port), str(CONNECTIONS), str(seconds)]
-    done = subprocess.run(
-        command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=seconds + PATIENCE
-    )
-    counts = json.loads(done.stdout)
-    if counts["errors"] or not counts["calls"]:
-        raise RuntimeError(f"{counts['errors']} errors, {counts['calls']} answers")
-    return counts["calls"], counts["seconds"]

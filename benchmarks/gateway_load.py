@@ -15,7 +15,7 @@ import gc
 import json
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -37,6 +37,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, answered: Callable[[Connection, int], None]) -> None:
         self.answered = answered  # called with the status, 0 if the connection broke
         self.received = b""
+        self.answer = b""  # the last one, whole
         self.out = False  # a request is waiting for its answer
         self.due = 0.0
         self.kind = ""
@@ -57,7 +58,7 @@ class Connection(asyncio.Protocol):
         at = head.find(b"content-length:")
         length = int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
         if len(received) >= end + 4 + length:
-            self.received = b""
+            self.received, self.answer = b"", received
             self.out = False
             self.answered(self, int(received[9:12]))
 
@@ -67,10 +68,18 @@ class Connection(asyncio.Protocol):
             self.answered(self, 0)
 
 
-async def rush(port: int, connections: int, seconds: float) -> dict[str, float]:
-    """Send the next request when the last is answered, on every connection; wait for some answers in any case."""
+async def rush(
+    port: int,
+    connections: int,
+    seconds: float,
+    wire: bytes,
+    following: Callable[[bytes], bytes] | None = None,
+) -> dict[str, float]:
+    """Send the next request when the last is answered, on every connection; wait for some answers in any case.
+
+    The next one is the same again, or what follows the answer.
+    """
     loop = asyncio.get_running_loop()
-    wire = request("interactive")
     counts = {"requests": 0, "errors": 0}
     over = False
     some: asyncio.Future[None] = loop.create_future()
@@ -82,7 +91,7 @@ async def rush(port: int, connections: int, seconds: float) -> dict[str, float]:
         if not some.done() and sum(counts.values()) >= connections:
             some.set_result(None)
         if status:
-            connection.ask(wire)
+            connection.ask(wire if following is None else following(connection.answer))
 
     made = [
         await loop.create_connection(partial(Connection, answered), "127.0.0.1", port)
@@ -176,18 +185,23 @@ async def storm(port: int, plan: dict[str, Any]) -> list[tuple[str, float, float
     return await Storm(port, plan).run()
 
 
-def main(how: str, port: str, *arguments: str) -> None:
+def run(work: Coroutine[Any, Any, Any]) -> None:
+    """Do the work of a client's process, and print what came of it."""
     import uvloop
 
     gc.disable()  # a pause here would look like one over there
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        if how == "rush":
-            connections, seconds = arguments
-            result: Any = runner.run(rush(int(port), int(connections), float(seconds)))
-        else:
-            (plan,) = arguments
-            result = runner.run(storm(int(port), json.loads(plan)))
+        result = runner.run(work)
     print(json.dumps(result), flush=True)
+
+
+def main(how: str, port: str, *arguments: str) -> None:
+    if how == "rush":
+        connections, seconds = arguments
+        run(rush(int(port), int(connections), float(seconds), request("interactive")))
+    else:
+        (plan,) = arguments
+        run(storm(int(port), json.loads(plan)))
 
 
 if __name__ == "__main__":

@@ -57,9 +57,9 @@ def ending(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def server(name: str, argument: str = "") -> Iterator[Child]:
-    """Run one of `gateway_servers`."""
-    command = [sys.executable, "-m", "benchmarks.gateway_servers", name, argument]
+def server(name: str, *arguments: str, of: str = "gateway_servers") -> Iterator[Child]:
+    """Run a server of a module here."""
+    command = [sys.executable, "-m", f"benchmarks.{of}", name, *arguments]
     started = subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -188,7 +188,12 @@ def rush(port: int, seconds: float, connections: int) -> tuple[int, float]:
     """Send as many requests as are answered; tell their number and the seconds it took."""
     if shutil.which("wrk") and seconds >= 1:
         return wrk(port, round(seconds), connections)
-    command = [sys.executable, "-m", "benchmarks.gateway_load", "rush"]
+    return client("gateway_load", "rush", port, seconds, connections)
+
+
+def client(module: str, how: str, port: int, seconds: float, connections: int) -> tuple[int, float]:
+    """Run a client of a module here; tell how many answers it got and the seconds it took."""
+    command = [sys.executable, "-m", f"benchmarks.{module}", how]
     command += [str(port), str(connections), str(seconds)]
     counts = json.loads(run(command, seconds))
     if counts["errors"] or not counts["requests"]:

@@ -7,7 +7,7 @@ commit on), or on a SQLite file.  Peers promise what they promise by default.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,6 +41,8 @@ FLOOR_LAYERS = f"asyncpg, {GRAPH_NODES:,} nodes in 10 layers (floor)"
 FULL_POSTGRES, FULL_SQLITE = "fairlead, PostgreSQL", "fairlead, SQLite"
 FLOOR_RANDOM = f"asyncpg, {GRAPH_NODES:,} nodes at random (floor)"
 
+Plans = Mapping[str, tuple[str, int]]  # a case by its name: what is measured, with how many jobs
+
 
 def tables(sizes: Sizes) -> Iterator[Table]:
     if installed():
@@ -65,7 +67,12 @@ def draining(sizes: Sizes, engine: Engine) -> Iterator[Table]:
         RUNS: ("runs", many),
         NODES: ("nodes", many),
     }
-    notes = []
+    notes = [
+        "Twice the rate is 0.5× the time, 0.4× the rate is 2.5× the time. "
+        f"{many:,} jobs are stored first ({few:,} for Procrastinate), then one process drains them. PgQueuer runs "
+        f"at once the fewest that it takes with its batch, or any number; Procrastinate 16, fairlead {SLOTS}. "
+        "fairlead's end is a look into the database, the others' the last function."
+    ]
     for package, peers in (
         ("pgqueuer", (PGQUEUER, PGQUEUER_FREE)),
         ("procrastinate", (PROCRASTINATE,)),
@@ -75,6 +82,14 @@ def draining(sizes: Sizes, engine: Engine) -> Iterator[Table]:
             for peer in peers:
                 del plans[peer]
     kept = Kept()
+    yield drained(engine, plans, kept, notes)
+    yield drained_whole(plans, kept)
+    yield enqueued(engine, plans, kept, many)
+    yield worked(plans, kept)
+
+
+def drained(engine: Engine, plans: Plans, kept: Kept, notes: Sequence[str]) -> Table:
+    """The drain itself; what else its runs bring is kept."""
 
     def drain(name: str) -> float:
         case, jobs = plans[name]
@@ -86,28 +101,25 @@ def draining(sizes: Sizes, engine: Engine) -> Iterator[Table]:
         kept.note(f"server {name}", (engine.cpu() - before) / jobs * 1e6)
         return figures[STEADY]
 
-    targets = [
-        Target(name, limit, (peer,))
-        for peer, limit in ((FLOOR, 2.5), (PGQUEUER, 0.5), (PROCRASTINATE, 0.05))
-        for name in (RUNS, NODES)
-        if peer in plans
-    ]
-    yield Table(
+    return Table(
         title="Jobs: drain of no-op jobs, PostgreSQL",
         unit="µs per job on the wall, from the first job's run to the last end",
         cases={name: partial(drain, name) for name in plans},
         base=FLOOR,
-        targets=targets,
-        notes=[
-            "Twice the rate is 0.5× the time, 0.4× the rate is 2.5× the time. "
-            f"{many:,} jobs are stored first ({few:,} for Procrastinate), then one process drains them. PgQueuer runs "
-            f"at once the fewest that it takes with its batch, or any number; Procrastinate 16, fairlead {SLOTS}. "
-            "fairlead's end is a look into the database, the others' the last function.",
-            *notes,
+        targets=[
+            Target(name, limit, (peer,))
+            for peer, limit in ((FLOOR, 2.5), (PGQUEUER, 0.5), (PROCRASTINATE, 0.05))
+            for name in (RUNS, NODES)
+            if peer in plans
         ],
+        notes=notes,
         at_most=ROUNDS,
     )
-    yield Table(
+
+
+def drained_whole(plans: Plans, kept: Kept) -> Table:
+    """The drain, and what a worker does before it."""
+    return Table(
         title="Jobs: the same drain with the start of the worker, PostgreSQL",
         unit="µs per job on the wall, from starting the worker to the last end",
         cases={name: kept.again(f"whole {name}") for name in plans},
@@ -115,11 +127,15 @@ def draining(sizes: Sizes, engine: Engine) -> Iterator[Table]:
         notes=["In the runs of the table above, with what a worker does before its first job."],
         at_most=ROUNDS,
     )
+
+
+def enqueued(engine: Engine, plans: Plans, kept: Kept, many: int) -> Table:
+    """Enqueueing, beside the smallest rows that could be stored."""
     batched = [name for name in plans if name not in (NODES, PGQUEUER_FREE)]
     cases: dict[str, Measure] = {name: kept.again(f"enqueue {name}") for name in batched}
     for name, case in {STORE: "store", COPY: "floor-copy", PAIRS: "floor-pairs"}.items():
         cases[name] = partial(lambda case: measured(case, engine.url(), many)[ENQUEUE], case)
-    yield Table(
+    return Table(
         title="Jobs: enqueue in batches of 1,000, PostgreSQL",
         unit="µs per job on the wall",
         cases=cases,
@@ -133,7 +149,11 @@ def draining(sizes: Sizes, engine: Engine) -> Iterator[Table]:
         ],
         at_most=ROUNDS,
     )
-    yield Table(
+
+
+def worked(plans: Plans, kept: Kept) -> Table:
+    """What client and server worked."""
+    return Table(
         title="Jobs: CPU per job, PostgreSQL",
         unit="CPU µs per job, in the runs of the first table",
         cases={

@@ -81,13 +81,13 @@ def rounds(planner: str, shape: str, count: int) -> float:
     frontier = filled(planner, SHAPES[shape], count)
     gc.collect()
     gc.freeze()
-    now, running, spent = NOW, frontier.started(NOW), 0.0
+    now, running, spent = NOW, frontier.started(), 0.0
     for _ in range(ROUNDS):
         now += 0.5
         ended = [(job.dag, job.node) for job in running]
         begun = process_time()
         frontier.ended(ended, now)
-        running = frontier.started(now)
+        running = frontier.started()
         spent += process_time() - begun
         if not running:
             break

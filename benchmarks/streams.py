@@ -34,7 +34,6 @@ OURS = "fairlead, async batches"
 THREADS = "fairlead, batches on threads"
 FAIR = "fairlead, FairByTopic"
 ONE = "fairlead, OneAtATime"
-PEERS = (AIOKAFKA, FASTSTREAM, FASTSTREAM_ONE, QUIXSTREAMS)
 PLANS = {
     RAW: "raw",
     AIOKAFKA: "aiokafka",

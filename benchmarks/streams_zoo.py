@@ -299,9 +299,8 @@ def zoo(servers: str, topic: str, records: int, look: bool, *, scheduler: str) -
         found = app.statistics().scheduler_hangs
         return found == hangs and all(method in made.was_bad for method in before_the_end)
 
-    wait_for(
-        was_bad, f"{scheduler} was bad only in {made.was_bad}"
-    )  # a short run may be over first
+    # A short run may be over first.
+    wait_for(was_bad, f"{scheduler} was bad only in {made.was_bad}")
     app.stop(GRACE)
     if not set(made.bad_in) <= set(made.was_bad):
         raise RuntimeError(f"{scheduler} was bad only in {made.was_bad}")

@@ -154,10 +154,6 @@ class Postgres:
         """Over loopback."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
-    def socket_url(self, database: str = "postgres") -> str:
-        """Over the socket: a little quicker."""
-        return f"postgresql://postgres@/{database}?host={self.path}&port={self.port}"
-
     def create(self) -> None:
         """Make the files."""
         command = [

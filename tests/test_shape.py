@@ -34,8 +34,8 @@ PUBLIC = (
 DOORS = frozenset({"tasks", "gateway", "flows", "jobs", "streams"})
 PURE = frozenset({"errors", "core", "policies", "capacities"})
 # `pip install fairlead` must be enough for these, whatever the extras bring to the others.
-LIGHT = PURE | {"fairlead", "config", "presets", "runtime", "tasks"}
-BENEATH_DOORS = PURE | {"config", "presets", "runtime"}
+LIGHT = PURE | {"fairlead", "config", "runtime", "tasks"}
+BENEATH_DOORS = PURE | {"config", "runtime"}
 LIBRARY = BENEATH_DOORS | DOORS | {"documents", "serving", "sim", "observe"}
 EVERYTHING = LIBRARY | {"fairlead", "server", "cli", "testing"}
 
@@ -48,7 +48,6 @@ LAYERS: dict[str, frozenset[str]] = {
     "capacities": frozenset({"core", "errors"}),
     "config": frozenset({"errors"}),
     "documents": frozenset({"config", "errors"}),
-    "presets": PURE | {"config"},
     "runtime": PURE,
     "serving": frozenset({"config", "documents", "errors"}),
     "ledger": PURE | {"config"},

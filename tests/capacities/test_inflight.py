@@ -77,3 +77,15 @@ def test_an_exact_fit_of_fractional_costs_is_one(by: Any):
     beyond = Ticket(cost=1e-6, tenant="a")
     gate.offer(beyond, 0.0)
     assert beyond.state is State.WAITING
+
+
+def test_keys_may_be_named_as_those_of_a_fair_queue_are():
+    gate = CheckedGate(FIFO(), InFlight(1, by="tenant"))
+    first, second, other = Ticket(tenant="a"), Ticket(tenant="a"), Ticket(tenant="b")
+    for ticket in (first, second, other):
+        gate.offer(ticket, 0.0)
+    assert [one.state for one in (first, second, other)] == [
+        State.RUNNING,
+        State.WAITING,
+        State.RUNNING,
+    ]

@@ -82,3 +82,23 @@ def test_a_module_of_our_own_that_is_missing_is_our_mistake(command, monkeypatch
     lack(monkeypatch, COMMANDS[command][0], "fairlead.nowhere")
     with pytest.raises(ModuleNotFoundError):
         main(command.split())
+
+
+@pytest.mark.parametrize("preset", ["flows", "gateway", "jobs", "streams", "pool"])
+def test_the_extra_of_a_presets_door_is_named(preset, tmp_path, monkeypatch, capsys):
+    (tmp_path / "policy.yaml").write_text(f"preset: {preset}\n")
+    (tmp_path / "scenario.yaml").write_text(
+        "seconds: 1s\narrivals: [{kind: poisson, rate: 1, service: 1ms}]\n"
+    )
+    import_module("fairlead.cli.simulating")
+    lack(monkeypatch, f"fairlead.sim.{preset}_site", "tomorrow.morning")
+    command = [
+        "simulate",
+        str(tmp_path / "scenario.yaml"),
+        "--policy",
+        str(tmp_path / "policy.yaml"),
+    ]
+    assert main(command) == 2
+    extra = "serve" if preset == "pool" else preset
+    expected = f'the preset {preset} needs tomorrow.morning: pip install "fairlead[{extra}]"'
+    assert expected in capsys.readouterr().err

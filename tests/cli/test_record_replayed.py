@@ -48,9 +48,8 @@ async def rush(folder: Path) -> None:
                 assert held is not None
                 for client, path in ((a, "/v1/acme/0"), (c, "/v1/acme/2"), (b, "/v1/zeta/1")):
                     assert held.target == path
-                    for _ in range(
-                        5
-                    ):  # so that each takes some of the milliseconds that a loop counts
+                    # So that each takes some of the milliseconds that a loop counts.
+                    for _ in range(5):
                         await document(url, "/livez")
                     held.answer()
                     head, _ = await client.response()
@@ -71,9 +70,8 @@ def test_what_passed_a_server_is_recorded_and_simulated(
     run(lambda: rush(tmp_path))
     assert f"3 tickets of {GATE} are in incident.jsonl." in capsys.readouterr().out
     lines = (tmp_path / "incident.jsonl").read_text().splitlines()
-    rows: list[dict[str, Any]] = list(
-        map(json.loads, lines)
-    )  # as they came, though bulk ended last
+    # As they came, though bulk ended last.
+    rows: list[dict[str, Any]] = list(map(json.loads, lines))
     assert [row["class"] for row in rows] == ["interactive", "bulk", "interactive"]
     assert [row["state"] for row in rows] == ["done"] * 3
     waits = [row["started"] - row["t"] for row in rows]

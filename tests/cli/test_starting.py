@@ -108,6 +108,31 @@ def test_doctor_finds_a_database_that_is_away(here, free, capsys):
     assert "secret" not in json.dumps(found)
 
 
+@pytest.mark.parametrize(
+    "section",
+    [
+        "jobs: {database: 'postgresql://me:secret/x@127.0.0.1/x'}",
+        "flows: {redis: 'redis://:secret/x@127.0.0.1/0'}",
+        "gateway: {upstreams: [{url: 'http://127.0.0.1:9', capacity: 1}], "
+        "shared_capacity: {redis: 'redis://:secret#x@127.0.0.1/0'}}",
+    ],
+)
+def test_doctor_shows_no_password_of_a_url_that_cannot_be_read(section, here, free, capsys):
+    (here / "fairlead.yaml").write_text(f"server: {{listen: 127.0.0.1:{free}}}\n{section}\n")
+    code, found = findings(capsys)
+    assert code == 1
+    assert "secret" not in json.dumps(found)
+
+
+def test_doctor_finds_a_host_that_cannot_be_looked_up(here, free, capsys):
+    (here / "fairlead.yaml").write_text(
+        f"server: {{listen: 127.0.0.1:{free}}}\nflows: {{redis: 'redis://a..b/0'}}\n"
+    )
+    code, found = findings(capsys)
+    assert code == 1
+    assert "is no address" in found["flows.redis"]["said"]
+
+
 def test_doctor_finds_a_postgres_that_a_server_would_refuse(here, free, capsys):
     url = with_schema(shared_url(), new_schema())
     (here / "fairlead.yaml").write_text(

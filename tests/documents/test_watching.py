@@ -26,14 +26,18 @@ class Rig:
         self.file = folder / "gateway.yaml"
         self.file.write_text(GOOD)
         self.applied: list[int | None] = []
-        self.watch = Watch(self.file, load_content, self.apply)
+        self.refused = 0
+        self.watch = self.watching()
+
+    def watching(self, apply: Callable[[Loaded], None] | None = None) -> Watch[Loaded]:
+        return Watch(self.file, load_content, apply or self.apply, refused=self.refuse)
 
     def apply(self, loaded: Loaded) -> None:
         assert not loaded.problems
         self.applied.append(loaded.settings.capacity)
 
-    def counts(self) -> tuple[int, int]:
-        return self.watch.reloads, self.watch.failed_reloads
+    def refuse(self) -> None:
+        self.refused += 1
 
 
 @pytest.fixture
@@ -62,7 +66,7 @@ def test_a_file_that_stays_is_left_alone(rig):
         await asyncio.sleep(SOON)
 
     play(rig, story)
-    assert (rig.applied, rig.counts()) == ([], (0, 0))
+    assert (rig.applied, rig.refused) == ([], 0)
 
 
 def in_place(file: Path, text: str) -> None:
@@ -98,7 +102,7 @@ def test_a_good_file_applies_in_time(rig, write):
         await asyncio.sleep(60)
 
     play(rig, story)
-    assert (rig.applied, rig.counts()) == ([2], (1, 0))
+    assert (rig.applied, rig.refused) == ([2], 0)
 
 
 def test_a_link_may_be_turned_elsewhere(tmp_path):
@@ -110,7 +114,7 @@ def test_a_link_may_be_turned_elsewhere(tmp_path):
     rig = Rig.__new__(Rig)
     rig.applied, rig.file = [], tmp_path / "gateway.yaml"
     rig.file.symlink_to("data/gateway.yaml")
-    rig.watch = Watch(rig.file, load_content, rig.apply)
+    rig.watch = rig.watching()
 
     async def story() -> None:
         (tmp_path / "new").symlink_to("two")
@@ -126,11 +130,11 @@ def test_a_bad_file_is_told_once_and_changes_nothing(rig, caplog):
     async def story() -> None:
         rig.file.write_text(BAD)
         await asyncio.sleep(SOON)
-        assert rig.counts() == (0, 1)
+        assert (rig.applied, rig.refused) == ([], 1)
         await asyncio.sleep(60)
 
     play(rig, story)
-    assert (rig.applied, rig.counts()) == ([], (0, 1))
+    assert (rig.applied, rig.refused) == ([], 1)
     assert {(record.name, record.levelno) for record in caplog.records} == {
         ("fairlead.config", logging.ERROR)
     }
@@ -147,7 +151,7 @@ def test_a_problem_in_the_scheduler_alone_is_refused_too(rig):
         await asyncio.sleep(SOON)
 
     play(rig, story)
-    assert (rig.applied, rig.counts()) == ([], (0, 1))
+    assert (rig.applied, rig.refused) == ([], 1)
 
 
 def test_good_after_bad_applies(rig):
@@ -157,20 +161,20 @@ def test_good_after_bad_applies(rig):
             await asyncio.sleep(SOON)
 
     play(rig, story)
-    assert (rig.applied, rig.counts()) == ([2, 1], (2, 2))
+    assert (rig.applied, rig.refused) == ([2, 1], 2)
 
 
 def test_a_file_may_go_and_come_back(rig, caplog):
     async def story() -> None:
         rig.file.unlink()
         await asyncio.sleep(60)
-        assert rig.counts() == (0, 1)
+        assert (rig.applied, rig.refused) == ([], 1)
         assert "No such file" in caplog.text
         rig.file.write_text(BETTER)
         await asyncio.sleep(SOON)
 
     play(rig, story)
-    assert (rig.applied, rig.counts()) == ([2], (1, 1))
+    assert (rig.applied, rig.refused) == ([2], 1)
 
 
 def test_a_file_that_is_being_written_is_left_alone(rig):
@@ -184,7 +188,7 @@ def test_a_file_that_is_being_written_is_left_alone(rig):
         await asyncio.sleep(SOON)
 
     play(rig, story)
-    assert (rig.applied, rig.counts()) == ([2], (1, 0))
+    assert (rig.applied, rig.refused) == ([2], 0)
 
 
 def test_that_test_catches_a_watch_that_does_not_wait(rig):
@@ -215,22 +219,22 @@ def test_a_change_before_the_start_is_not_missed(rig):
 
 
 def test_an_apply_that_fails_is_told_and_the_watch_goes_on(rig, caplog):
-    apply, rig.watch = rig.apply, Watch(rig.file, load_content, lambda loaded: fail(loaded))
-
-    def fail(loaded: Loaded) -> None:
-        apply(loaded)
-        if len(rig.applied) == 1:
+    def apply(loaded: Loaded) -> None:
+        if not rig.refused:
             raise ValueError("the pool is closed")
+        rig.apply(loaded)
+
+    rig.watch = rig.watching(apply)
 
     async def story() -> None:
         rig.file.write_text(BETTER)
         await asyncio.sleep(SOON)
-        assert rig.counts() == (0, 1)
+        assert (rig.applied, rig.refused) == ([], 1)
         rig.file.write_text(GOOD)
         await asyncio.sleep(SOON)
 
     play(rig, story)
-    assert rig.counts() == (1, 1)
+    assert (rig.applied, rig.refused) == ([1], 1)
     assert "the pool is closed" in caplog.text
 
 
@@ -240,7 +244,7 @@ def test_warnings_are_logged(rig, caplog):
         await asyncio.sleep(SOON)
 
     play(rig, story)
-    assert rig.counts() == (1, 0)
+    assert (rig.applied, rig.refused) == ([None], 0)
     assert "no tenant can reach" in caplog.text
 
 
@@ -256,7 +260,11 @@ def test_a_stopped_watch_looks_no_more(rig):
 
 
 def test_apply_may_stop_the_watch(rig):
-    rig.watch = Watch(rig.file, load_content, lambda loaded: rig.watch.stop())
+    def apply(loaded: Loaded) -> None:
+        rig.apply(loaded)
+        rig.watch.stop()
+
+    rig.watch = rig.watching(apply)
 
     async def story() -> None:
         rig.file.write_text(BETTER)
@@ -265,7 +273,7 @@ def test_apply_may_stop_the_watch(rig):
         await asyncio.sleep(60)
 
     play(rig, story)
-    assert rig.counts() == (1, 0)
+    assert (rig.applied, rig.refused) == ([2], 0)
 
 
 def test_a_second_start_changes_nothing(rig):

@@ -170,3 +170,18 @@ def test_turns_may_nest_while_there_are_slots():
             assert await usable(scheduler, 2)
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_turn_that_is_awaited_instead_of_entered_is_a_mistake(make):
+    async def main():
+        async with make() as scheduler:
+            turn = scheduler.turn(80)
+            assert repr(turn) == "<Turn not entered>"
+            with pytest.raises(Misuse, match="async with"):
+                await turn
+            assert scheduler.stats().queued_count == scheduler.stats().active_count == 0
+            async with turn:
+                assert "running" in repr(turn)
+
+    run_virtual(main())

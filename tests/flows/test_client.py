@@ -317,7 +317,9 @@ def test_an_end_that_the_service_could_not_read_is_told_and_the_block_still_ends
             await in_thread(work)
             assert active(server) == 0
             flow = await client.start_flow("one")
-            assert await flow.end("fine")  # as in the library, all but "error" is a success
+            with pytest.raises(Misuse, match='"ok" or "error"'):
+                await flow.end("fine")
+            assert await flow.end("error")
 
     run(main())
 
@@ -434,5 +436,9 @@ def test_bad_questions_are_mistakes_of_the_caller(timeout):
         client.flow("one", {"a": 1})  # type: ignore[dict-item]
     with pytest.raises(ConfigError, match="open or closed"):
         FlowClient("http://127.0.0.1:1", fail="perhaps")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="http"):
-        SyncFlowClient("127.0.0.1:80")
+    with pytest.raises(ConfigError, match="mapping"):
+        client.flow("one", ["tier=paid"])  # type: ignore[arg-type]
+    for kind in (FlowClient, SyncFlowClient):
+        for bad in ("127.0.0.1:80", "http://", 8088):
+            with pytest.raises(ConfigError, match="http"):
+                kind(bad)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 import random
 from math import inf, nan
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from fairlead.flows.blocking import SyncFlowScheduler
 from fairlead.flows.loading import Loaded, load, load_content
 from fairlead.flows.scheduler import FlowScheduler
 from fairlead.flows.settings import Settings
+from fairlead.ledger.link import Link
 
 ISSUE = """\
 redis: redis://127.0.0.1:6379/0
@@ -345,6 +347,15 @@ def test_scenario_29_duplicate_names_of_workloads(names):
     assert "each workload needs a name of its own" in problem.message
 
 
+@pytest.mark.parametrize("pattern", ["(?=a)b", r"(a)\1", "(", r"(a{1000}){1000}", "a" * 1001])
+def test_a_pattern_that_cannot_be_matched_in_linear_time_is_refused(pattern):
+    workloads = [{"regex": {"path": pattern}}]
+    (problem,) = load({"control_points": {"a": {"scheduler": {"workloads": workloads}}}}).problems
+    assert problem.path == "control_points.a.scheduler.workloads[0].regex.path"
+    assert "must be" in problem.message
+    assert "\n" not in problem.message
+
+
 def test_a_password_is_never_shown():
     loaded = read("redis: mysql://user:s3cret@x/0\n")
     assert loaded.problems
@@ -352,6 +363,25 @@ def test_a_password_is_never_shown():
     with pytest.raises(ConfigError) as caught:
         FlowScheduler.from_config({"redis": "mysql://user:s3cret@x/0"})
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://:s3cret/x@h/0", "redis://:s3cret#x@h/0", "redis://:s3cret@h:x", "redis://:s3cret@[h"],
+)
+def test_the_url_of_a_redis_must_be_readable_and_is_not_shown(url):
+    loaded = load({"redis": url})
+    assert "percent" in loaded.lines[0]
+    assert "s3cret" not in str(loaded.lines)
+    with pytest.raises(ConfigError) as told:
+        Link(url, monotonic)
+    assert "s3cret" not in str(told.value)
+
+
+def test_the_password_of_a_redis_is_not_in_the_repr_of_its_settings():
+    loaded = load({"redis": " redis://:s3cret@h/0\n"})
+    assert loaded.settings.redis == "redis://:s3cret@h/0"
+    assert "s3cret" not in repr(loaded.settings)
 
 
 @pytest.mark.parametrize(

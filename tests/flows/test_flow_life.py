@@ -220,6 +220,39 @@ class TestCancellation:
 
         run(main())
 
+    def test_by_a_loop_so_late_that_its_token_is_there_by_now(self, monkeypatch):
+        """To leave lets happen first what was due before: that grants it the token, which has to come back."""
+
+        async def main():
+            flows = scheduler(quota=quota(1, 1))
+            (await flows.start_flow("p")).end()
+            waiter = await waiting(flows)
+            monkeypatch.setattr(point_of(flows).runtime, "clock", lambda: 5.0)
+            waiter.cancel()
+            await ticks()
+            assert waiter.cancelled()
+            assert point_of(flows).gate.active == 0
+            balanced(flows)
+
+        run(main())
+
+    def test_who_asks_the_ledger_on_a_late_loop_keeps_what_it_is_granted(self, monkeypatch):
+        async def main():
+            flows = scheduler(quota=quota(1, 1))
+            point = point_of(flows)
+            (await flows.start_flow("p")).end()
+            flow = await flows.start_flow("p", timeout=0.0)
+            assert not flow.should_run()
+            told = point.ask_ledger(flow, 10.0)
+            monkeypatch.setattr(point.runtime, "clock", lambda: 5.0)
+            point.stand_by(told, flow)
+            assert flow.state is State.RUNNING
+            point.answered(flow, 5.0)
+            flow.end()
+            balanced(flows)
+
+        run(main())
+
     def test_a_coroutine_that_is_closed_leaves_nothing_either(self):
         async def main():
             flows = scheduler(concurrency=concurrency(1))

@@ -288,14 +288,19 @@ def test_other_ceilings_are_other_shares(key):
 def test_what_was_counted_stays_counted(how):
     async def main():
         said = {"tokens_label_key": "tokens"}
-        flows = scheduler(concurrency=concurrency(1), scheduler=said)
+        limit = concurrency(1, max_inflight_duration="1s")
+        flows = scheduler(concurrency=limit, scheduler=said)
         async with flows.flow("p", {"tokens": "nan"}) as flow:
             assert flow.ignored == ("tokens",)
+        late = await flows.start_flow("p")
+        await until(2.0)
+        assert not late.end()
         change = CHANGES[how]["scheduler"]
-        flows.retune(loaded(concurrency=concurrency(1), scheduler=said | change))
+        flows.retune(loaded(concurrency=limit, scheduler=said | change))
         text, _ = flows.metrics()
         assert b'fairlead_flows_bad_labels_total{control_point="p"} 1.0' in text
-        assert b'fairlead_flows_ends_total{control_point="p"} 1.0' in text
+        assert b'fairlead_flows_ends_total{control_point="p"} 2.0' in text
+        assert b'fairlead_flows_late_ends_total{control_point="p"} 1.0' in text
 
     run(main())
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from fairlead.errors import ConfigError, Misuse
+from fairlead.flows import FlowMiddleware, FlowScheduler, SyncFlowScheduler
 from tests.flows.door import (
     balanced,
     concurrency,
@@ -35,6 +37,18 @@ class TestReserveAndSettle:
 
         result: float = run(main())
         return result
+
+    @pytest.mark.parametrize("status", ["eror", "failed", "OK", None, 500, RuntimeError()])
+    def test_a_flow_ends_ok_or_with_an_error(self, status: Any):
+        async def main():
+            flows = scheduler(concurrency=concurrency(1))
+            flow = await flows.start_flow("p")
+            with pytest.raises(Misuse, match='"ok" or "error"'):
+                flow.end(status)
+            assert flow.end("error"), "the bad end has changed nothing"
+            balanced(flows)
+
+        run(main())
 
     def test_less_is_refunded_and_more_is_charged(self):
         assert self.spent(("10", None)) == pytest.approx(10)
@@ -130,3 +144,15 @@ class TestReserveAndSettle:
 
         order = run(main())
         assert order.count("liar") == pytest.approx(10, abs=1)
+
+
+def test_what_was_given_in_place_of_something_else_is_named():
+    config = {"control_points": {"p": {"concurrency": {"max_concurrency": 1}}}}
+    for kind in (FlowScheduler, SyncFlowScheduler):
+        with pytest.raises(ConfigError, match=rf"{kind.__name__}\.from_config"):
+            kind(config)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="FlowScheduler or a FlowClient"):
+        FlowMiddleware(lambda *_: None, "flows.yaml", "p")
+    flows = FlowScheduler.from_config(config)
+    with pytest.raises(ConfigError, match="labels are a mapping"):
+        flows.flow("p", ["tier=paid"])  # type: ignore[arg-type]

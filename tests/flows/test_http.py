@@ -12,6 +12,7 @@ from fairlead.flows.flow import Flow
 from fairlead.flows.scheduler import FlowScheduler
 from fairlead.flows.service import FlowService
 from fairlead.flows.table import FlowTable
+from fairlead.flows.workloads import canonical
 from fairlead.serving.http import LARGEST_BODY
 from tests.flows.service_rig import (
     JSON,
@@ -25,7 +26,7 @@ from tests.flows.service_rig import (
     url,
     waiting,
 )
-from tests.gateway.rig import connected, fetch, run, until
+from tests.gateway.rig import asked_here, connected, fetch, run, until
 
 LABELED = {
     "control_points": {
@@ -371,6 +372,27 @@ def test_with_a_token_nothing_but_liveness_is_free():
     run(main())
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("origin", "http://evil.example:8188"), ("host", "evil.example:8188")],
+        [("origin", "http://evil.example")],
+        [("host", "evil.example")],
+    ],
+)
+def test_without_a_token_no_page_from_elsewhere_is_answered(headers):
+    async def main():
+        async with serving() as server, connected(url(server)) as client:
+            body = body_of({"control_point": "one"})
+            head, _ = await client.ask("POST", "/v1/flows/check", [*JSON, *headers], body)
+            assert head.status == 403
+            assert active(server) == 0
+            for path, status in (("/metrics", 403), ("/readyz", 403), ("/livez", 200)):
+                assert (await client.ask("GET", path, headers))[0].status == status
+
+    run(main())
+
+
 def test_ids_cannot_be_guessed_and_the_table_is_bounded():
     async def main():
         flows = FlowScheduler.from_config({"control_points": {"free": {}}})
@@ -385,6 +407,38 @@ def test_ids_cannot_be_guessed_and_the_table_is_bounded():
         for _ in range(20):
             table.add(Flow("unknown"))
         assert len(table) == 9 + 5
+
+    run(main())
+
+
+def test_of_labels_only_what_a_limit_needs_is_kept():
+    limits = {
+        "quota": {
+            "bucket_capacity": 2,
+            "fill_amount": 1,
+            "interval": "1h",
+            "limit_by_label_key": "q",
+        },
+        "concurrency": {"max_concurrency": 1, "limit_by_label_key": "user"},
+    }
+
+    async def main():
+        async with serving({"control_points": {"one": limits}}) as server:
+            labels = {"q": "short", "user": "u" * 5_000, "other": "x" * 50_000}
+            _, said = await check(server, labels=labels)
+            flow = server.table.get(said["flow_id"])
+            assert flow is not None
+            assert flow.labels == {"q": "short", "user": canonical(labels["user"])}
+            assert (await check(server, labels=labels, timeout=0))[0].status == 503
+            await end(server, said["flow_id"], tokens=0)  # given back to whom it was taken from
+            for _ in range(2):
+                _, said = await check(server, labels=labels, timeout=0)
+                await end(server, said["flow_id"])
+            assert (await check(server, labels=labels, timeout=0))[0].status == 503
+            _, said = await check(server, "unknown", labels=labels)
+            flow = server.table.get(said["flow_id"])
+            assert flow is not None
+            assert not flow.labels
 
     run(main())
 
@@ -406,7 +460,7 @@ def test_what_the_gate_has_ended_leaves_the_table():
 SERVICE = FlowService(
     FlowScheduler.from_config({"control_points": {"one": {}, **POSTED["control_points"]}})
 )
-API = schemathesis.openapi.from_asgi("/openapi.json", SERVICE)
+API = schemathesis.openapi.from_asgi("/openapi.json", asked_here(SERVICE))
 
 
 @API.parametrize()

@@ -57,6 +57,12 @@ TRUTH: list[tuple[dict[str, Any], dict[str, str], bool]] = [
     ({"regex": {"a": "^b+$"}}, {"a": "abbc"}, False),
     ({"regex": {"a": ".*"}}, {}, False),
     ({"regex": {"a": ""}}, {"a": "x"}, True),
+    ({"regex": {"a": "(?i)BOT|crawler"}}, {"a": "a robot"}, True),
+    ({"regex": {"a": "^5$"}}, {"a": "5\n"}, False),
+    # Each of these takes a backtracking engine longer than the age of the world.
+    ({"regex": {"a": "^(a+)+$"}}, {"a": "a" * 50_000 + "!"}, False),
+    ({"regex": {"a": "^([a-z]+-?)+$"}}, {"a": "a" * 50_000 + "!"}, False),
+    ({"regex": {"a": "(x|x)*y"}}, {"a": "x" * 50_000}, False),
     ({"all": []}, {}, True),
     ({"all": [{"exists": ["a"]}, {"exists": ["b"]}]}, {"a": "", "b": ""}, True),
     ({"all": [{"exists": ["a"]}, {"exists": ["b"]}]}, {"a": ""}, False),

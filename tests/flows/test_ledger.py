@@ -264,9 +264,8 @@ def test_shares_follow_priority_across_processes(url: str):
     high = sum(result["by_workload"].get("high", 0) for result in results)
     low = [result["by_workload"].get("low", 0) for result in results]
     assert high / (high + sum(low)) == pytest.approx(0.75, abs=0.05)
-    assert low[0] == pytest.approx(
-        low[1], rel=0.1
-    )  # within a workload by users: one here, one there
+    # Within a workload by users: one here, one there.
+    assert low[0] == pytest.approx(low[1], rel=0.1)
 
 
 # The books themselves

@@ -20,9 +20,8 @@ from tests.gateway.virtual import Client, Held, Scene, config, settled, ticks
 
 NEVER = 1_000_000.0
 RANKS = st.integers(0, 3)
-OFTEN = st.sampled_from(
-    [0, 0, 0, 1, 2, 2, 3]
-)  # so that there is something to preempt, and a reason
+# So that there is something to preempt, and a reason.
+OFTEN = st.sampled_from([0, 0, 0, 1, 2, 2, 3])
 QUARTERS = st.integers(0, 12).map(lambda quarters: quarters / 4)
 CHOICE = st.integers(0, 1000)
 

@@ -13,7 +13,17 @@ from fairlead.gateway.admin import Admin
 from fairlead.gateway.admission import Admission
 from fairlead.gateway.fleet import Fleet
 from fairlead.gateway.settings import Settings
-from tests.gateway.rig import HEALTHY, Backend, connected, fetch, gateway, run, served, until
+from tests.gateway.rig import (
+    HEALTHY,
+    Backend,
+    asked_here,
+    connected,
+    fetch,
+    gateway,
+    run,
+    served,
+    until,
+)
 
 JSON = [("content-type", "application/json")]
 
@@ -250,7 +260,7 @@ def test_with_the_token_everything_answers():
         assert ask(app, "GET", path, token)[0] == 200
 
 
-API = schemathesis.openapi.from_asgi("/openapi.json", admin())
+API = schemathesis.openapi.from_asgi("/openapi.json", asked_here(admin()))
 
 
 @API.parametrize()

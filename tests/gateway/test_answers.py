@@ -319,6 +319,38 @@ class TestRetryTokens:
 
         run_virtual(main())
 
+    @pytest.mark.parametrize("how", ["fails", "leaves the queue", "leaves", "is too large"])
+    def test_a_retry_that_is_not_served_keeps_its_token(self, how):
+        async def main() -> None:
+            scene = Scene(limits={"body_bytes": 10})
+            token = ""
+            for _ in range(3):
+                victim, _ = await self.preempt(scene, token)
+                token = victim.head["x-fairlead-retry-token"]
+            headers = [(b"x-fairlead-retry-token", token.encode())]
+            if how == "is too large":
+                headers.append((b"content-length", b"11"))
+                assert (await scene.client("bulk", headers=headers).done()).status == 413
+            elif how == "leaves the queue":
+                holder, held = await scene.running("interactive")
+                client = await scene.waiting("bulk", headers=headers)
+                client.leave()
+                await client.done()
+                await held.answer()
+                await holder.done()
+            else:
+                client, held = await scene.running("bulk", headers=headers)
+                if how == "fails":
+                    await held.answer(status=502)
+                else:
+                    client.leave()
+                    await held.leave()
+                await client.done()
+            assert (await self.preempt(scene, token))[0].status == 200
+            scene.quiet()
+
+        run_virtual(main())
+
     def test_memory_is_bounded(self):
         admission = Admission(None)
         tokens = [admission.issue_token(1) for _ in range(TOKENS + 5)]

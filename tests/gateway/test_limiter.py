@@ -203,6 +203,21 @@ def test_strict_raises_with_every_problem():
     assert "queue_timeout" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "nowhere.yaml",
+        {"capacity": "8", "priority_scheduler": {"enabled": True}},
+        {"capacity": 8, "priority_scheduller": {"enabled": True}},
+        HoldGate(),
+    ],
+)
+def test_what_the_limiter_cannot_stand_in_for_is_raised(given):
+    """A limiter of 256 would not protect the 8 that were meant."""
+    with pytest.raises(ConfigError):
+        PriorityMiddleware(HoldGate(), given)
+
+
 def test_misconfigured_says_so_aloud(caplog):
     with caplog.at_level(logging.ERROR):
         guarded = PriorityMiddleware(HoldGate(), config(2, classes={"bulk": {"queue_size": -1}}))

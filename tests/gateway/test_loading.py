@@ -1,6 +1,7 @@
 """Reading a configuration: every problem at once, where it is, and what still runs."""
 
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,8 @@ SECRETS = [
     "upstreams: [{url: 'http://u:12345678@h'}]",
     "upstreams: [{url: 'ftp://u:12345678@h'}]",
     "upstreams: [{url: 'http://h/?key=12345678'}]",
+    "upstreams: [{url: 'http://u:a12345678/x@h'}]",
+    "upstreams: [{url: 'http://u:12345678\u2100@h'}]",
     "'12345678 in a file that is no configuration'",
 ]
 
@@ -242,6 +245,28 @@ def test_secrets_are_not_told(text):
     loaded = read(text)
     assert loaded.problems
     assert "12345678" not in "".join(loaded.lines)
+
+
+@pytest.mark.parametrize(
+    "host", ["a..b", ".example", "a" * 64 + ".example", "\u00e9" * 60 + ".com"]
+)
+def test_a_host_that_no_name_server_can_be_asked_for_is_refused(host):
+    (problem,) = read(f"upstreams: [{{url: 'http://{host}:9001'}}]").fatal
+    assert problem.path == "upstreams[0].url"
+    assert "1 to 63" in problem.message
+
+
+@pytest.mark.parametrize(
+    "host", ["a_b.internal", "example.", "127.0.0.1", "[::1]", "b\u00fccher.example", "a" * 63]
+)
+def test_other_hosts_are_not(host):
+    assert not read(f"upstreams: [{{url: 'http://{host}:9001'}}]").problems
+
+
+def test_the_hash_of_nothing_is_no_key():
+    loaded = read(f"tenants: {{api_keys: [{{sha256: {sha256(b'').hexdigest()}, tenant: a}}]}}")
+    (problem,) = loaded.fatal
+    assert "may not be the hash of the empty text" in problem.message
 
 
 def test_a_secret_is_not_in_what_is_shown_of_settings():

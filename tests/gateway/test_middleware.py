@@ -1,6 +1,8 @@
 """Slots are held from admission to the end of the response, and no longer; the first byte settles who wins."""
 
 import asyncio
+import json
+from typing import Any
 
 import pytest
 
@@ -400,6 +402,64 @@ class TestOtherScopes:
             await held.answer()
 
         run_virtual(main())
+
+
+@pytest.mark.parametrize("root", ["/api", "/api/"])
+def test_paths_are_the_applications_own_where_it_is_mounted_under_another(root):
+    async def main() -> None:
+        scene = Scene(capacity=1, exempt=["/health"], classes={"bulk": {"queue_size": 0}})
+        _, held = await scene.running()
+
+        def mounted(path: str, **options: Any) -> Client:
+            client = scene.client(path=path, **options)
+            client.scope["root_path"] = root
+            return client
+
+        healthy = mounted("/api/health")
+        await (await scene.app.next()).answer()
+        assert (await healthy.done()).status == 200
+        refused = await mounted("/api/v1/chat/completions", priority="bulk").done()
+        assert refused.status == 429
+        assert "error" in json.loads(refused.body), "the form of OpenAI"
+        body = json.dumps({"service_tier": "flex"}).encode()
+        said = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        path = "/api/v1/chat/completions"
+        flexible = await mounted(path, method="POST", body=body, headers=said).done()
+        assert flexible.status == 429, "flex is bulk"
+        beside = mounted("/apihealth")
+        await ticks()
+        assert scene.depth() == 1, "no prefix of a name"
+        await held.answer()
+        await (await scene.app.next()).answer()
+        await beside.done()
+        scene.quiet()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_slot_is_held_until_a_large_last_message_has_drained(pieces):
+    """A server waits for the client before it writes: the end is told apart from the last large piece."""
+
+    async def main() -> None:
+        scene = Scene(capacity=1)
+        client, held = await scene.running()
+        await held.head()
+        if pieces == 2:
+            await held.chunk(b"first")
+        drained = client.takes = asyncio.Event()
+        held.post(lambda: held.raw_send({"type": "http.response.body", "body": bytes(1 << 20)}))
+        await ticks()
+        assert scene.inflight() == 1
+        drained.set()
+        await ticks()
+        assert scene.inflight() == 0
+        await held.leave()
+        await client.done()
+        assert len(client.body) == (1 << 20) + 5 * (pieces == 2)
+        scene.quiet()
+
+    run_virtual(main())
 
 
 def test_without_capacity_the_answer_is_503_at_once():

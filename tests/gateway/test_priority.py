@@ -84,7 +84,13 @@ class TestUrgency:
         list(zip(range(8), [INTERACTIVE] * 2 + [DEFAULT] * 3 + [BULK] * 3, strict=True)),
     )
     def test_table(self, urgency, rank):
-        for text in (f"u={urgency}", f"u={urgency}, i", f"i,u={urgency}", f"i ,\tu={urgency};x=1"):
+        for text in (
+            f"u={urgency}",
+            f"u={urgency}, i",
+            f"i,u={urgency}",
+            f"i ,\tu={urgency};x=1",
+            f' u={urgency};a="b;,\\"u=1";c;d=?0, t=a/b:c*, n=-1.5, l=(1 "2"; x  tok ), b=:aGk=: ',
+        ):
             assert priority.urgency_rank({b"priority": [text.encode()]}) == rank
 
     @pytest.mark.parametrize(
@@ -104,6 +110,20 @@ class TestUrgency:
                 b"xu=1",
             ),
             *(b"u=\xb2", b"u=?1", b"u=a", b"u=11;x", b"\x00u=1", b"u=1 2"),
+            # The last of a name counts, though it cannot be used; what is not a dictionary is nothing at all.
+            *(b"u=1, u=9", b"u=1, u", b"u=0, u=?1", b"u=0, u=(1 2)", b'u=0, u="1"'),
+            *(
+                b"u=0, !!!",
+                b"u=0,",
+                b",u=0",
+                b"u=0,,i",
+                b"u=0 i",
+                b'u=0, a="x',
+                b"u=0;",
+                b"u=0, A=1",
+            ),
+            b'a="x,u=0,y"',
+            b"u=0," + b"i," * 600 + b"i",
         ],
     )
     def test_what_it_does_not_say_is_no_answer(self, value):

@@ -474,3 +474,60 @@ def test_a_reload_that_is_refused_is_counted(tmp_path, caplog):
         assert reading(guarded.admission, "reloads_total", outcome="refused") == 1
 
     run_virtual(main())
+
+
+class TestModelsThatComeLater:
+    """Nobody had asked for the model of who waits; now its pool, or its upstream, depends on it."""
+
+    def scene(self) -> tuple[Scene, Backends]:
+        scene, fleet = Scene(limits={"body_bytes": 1000}), Backends(lambda model: "")
+        fleet.lists_models = False
+        scene.admission.follow(fleet)
+        scene.admission.set_capacities({"": 1})
+        return scene, fleet
+
+    async def waiting(self, scene: Scene, body: list[bytes], **options: Any) -> Client:
+        headers = [(b"content-type", b"application/json"), (b"transfer-encoding", b"chunked")]
+        return await scene.waiting("bulk", method="POST", headers=headers, body=body, **options)
+
+    def tell(self, scene: Scene, fleet: Backends, pools: dict[str, int]) -> None:
+        fleet.lists_models = True
+        if "" not in pools:
+            fleet.pool_of = lambda model: model if model in pools else None
+        scene.admission.set_capacities(pools)
+
+    @pytest.mark.parametrize("pools", [{"m": 1, "n": 1}, {"": 2}], ids=["by model", "one"])
+    def test_a_waiter_says_which_when_it_is_asked(self, pools):
+        async def main() -> None:
+            scene, fleet = self.scene()
+            _, held = await scene.running()
+            client = await self.waiting(scene, [b'{"model"', b': "m"}'])
+            self.tell(scene, fleet, pools)
+            inside = await scene.app.next()
+            assert inside.scope["fairlead.model"] == "m"
+            assert (await inside.read())["body"] == b'{"model": "m"}'
+            await inside.answer()
+            assert (await client.done()).status == 200
+            await held.answer()
+            await ticks()
+            scene.quiet()
+
+        run_virtual(main())
+
+    def test_one_that_leaves_meanwhile_or_sends_too_much_gives_everything_back(self):
+        async def main() -> None:
+            scene, fleet = self.scene()
+            _, held = await scene.running()
+            leaving = await self.waiting(scene, [], stay=False)
+            large = await self.waiting(scene, [], stay=False)
+            self.tell(scene, fleet, {"m": 1})
+            await ticks()
+            leaving.leave()
+            large.give(bytes(1001))
+            await leaving.done()
+            assert (await large.done()).status == 413
+            await held.answer()
+            await ticks()
+            scene.quiet()
+
+        run_virtual(main())

@@ -269,3 +269,15 @@ class TestThroughTheMiddleware:
             assert light == [f"/light/{number}" for number in range(4)], "FIFO within a tenant"
 
         run_virtual(main())
+
+
+def test_a_trusted_header_from_whom_nobody_trusts_is_told_once(caplog):
+    found = tenants(trusted_header="x-tenant-id")
+    with caplog.at_level("WARNING", "fairlead.gateway"):
+        assert key_of(found, TRUSTED, x_tenant_id=b"root") == "header:root"
+        assert not caplog.messages
+        for _ in range(3):
+            assert key_of(found, STRANGER, x_tenant_id=b"root") == f"ip:{STRANGER}"
+    (said,) = caplog.messages
+    assert f"x-tenant-id is not believed from {STRANGER}" in said
+    assert "--no-proxy-headers" in said

@@ -153,6 +153,7 @@ class Client:
         self.wrongs: list[str] = []
         self.gone = False
         self.stalled: asyncio.Event | None = None
+        self.takes: asyncio.Event | None = None  # a large piece: until then no other is written
         self.task: asyncio.Task[None] = asyncio.get_running_loop().create_task(
             app(self.scope, self.receive, self.send)
         )
@@ -176,6 +177,8 @@ class Client:
         await asyncio.sleep(0)  # a server may wait for the socket to take it
         if self.stalled is not None:
             await self.stalled.wait()
+        if self.takes is not None and len(self.body) > 100_000:
+            await self.takes.wait()
         kind = message["type"]
         if self.complete:
             self.wrongs.append(f"{kind} after the end")

@@ -83,7 +83,7 @@ class FrontierMachine(RuleBasedStateMachine):
             shown = self.tested.candidates(executor, self.now)
             order = Every().plan(shown, {}, set())
             self.tested.planned(executor, [one.id for one in order], self.now)
-        started = self.tested.started(self.now)
+        started = self.tested.started()
         for one in started:
             name = (one.dag, one.node)
             assert name in self.waiting, f"{name} started and did not wait"
@@ -137,9 +137,8 @@ class FrontierMachine(RuleBasedStateMachine):
         self.tested.lost(name, self.now)
         self.waiting[name] = lost._replace(active=True)
         self.tested.add([self.waiting[name]], self.now)
-        self.over = (
-            True  # the claim may have been the first of its DAG, and another have begun since
-        )
+        # The claim may have been the first of its DAG, and another have begun since.
+        self.over = True
 
     @precondition(lambda self: self.active)
     @rule(which=st.integers(0, 99), step=STEPS)
@@ -188,7 +187,7 @@ class FrontierMachine(RuleBasedStateMachine):
             assert self.tested.waiting + self.tested.delayed == len(self.waiting)
             assert self.tested.running == len(self.running)
             for name in list(self.waiting)[:3]:
-                assert 0 < len(self.tested.explain(name, self.now)) <= 400
+                assert self.tested.explain(name, self.now).said
 
     def teardown(self) -> None:
         """Given slots and time, everybody gets his turn, and nothing is left behind."""

@@ -29,13 +29,12 @@ from fairlead.jobs.states import (
     SUSPENDED,
     TERMINAL,
     TRANSITIONS,
-    UNSTARTED,
-    outcome_of,
 )
 from fairlead.jobs.stores.base import Store
 from tests.jobs.store_contract import LEADER, LEASE, WORKER, new_run
 
 T = TypeVar("T")
+UNSTARTED = READY | {SUSPENDED}
 
 
 @dataclass
@@ -74,8 +73,10 @@ class ModelRun:
 
     def state(self) -> str:
         if self.ended:
-            outcome = outcome_of(job.state for job in self.jobs)
-            return CANCELLED if self.stopped and outcome == COMPLETED else outcome
+            states = {job.state for job in self.jobs}
+            if states & {FAILED, EXPIRED}:
+                return FAILED
+            return CANCELLED if self.stopped or CANCELLED in states else COMPLETED
         if self.paused:
             return SUSPENDED
         return ACTIVE if self.started else CREATED

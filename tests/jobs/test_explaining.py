@@ -6,7 +6,7 @@ import re
 import pytest
 
 from fairlead.errors import UnknownRun
-from fairlead.jobs import Dag, Jobs
+from fairlead.jobs import Dag, Jobs, explaining, reading
 from fairlead.jobs.operating import Operations
 from fairlead.jobs.wording import LONGEST, roughly
 from tests.jobs.operations_rig import QUICK, database, go, until
@@ -227,6 +227,27 @@ class TestServing:
                 assert "because job 1.1 (bad), which it needs, failed" in text
 
         served(jobs, test)
+
+
+def test_of_very_many_ready_jobs_only_so_many_are_read(url, monkeypatch):
+    monkeypatch.setattr(explaining, "MOST_READ", 4)
+    monkeypatch.setattr(reading, "FIRST_PAGE", 2)
+    monkeypatch.setattr(reading, "PAGE", 2)
+    jobs = make(url)
+
+    async def test():
+        for _ in range(12):
+            dag = Dag("x")
+            dag.add("read")
+            await jobs.submit(dag)
+        await in_state(jobs, "1.0", "active")
+        client = Jobs(jobs.url)
+        found = await Operations(client).explain("12.0")
+        await client.close()
+        assert found.reason == "executor_full"
+        assert "; 4 jobs go first; " in found.sentence
+
+    served(jobs, test)
 
 
 class Idle:

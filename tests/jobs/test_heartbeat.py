@@ -280,9 +280,8 @@ def test_what_the_heartbeat_killed_before_the_loop_heard_of_it_has_not_crashed(t
         claimed = desk.claim(crew.workers["x"], "plain_hang", str(tmp_path), crashes=2)
         crew.dispatch([claimed])
         await seen(tmp_path / "runs")
-        crew._membership._sever(
-            [crew.workers["x"]]
-        )  # as the thread does; `lost` comes later, or never
+        # As the thread does; `lost` comes later, or never.
+        crew._membership._sever([crew.workers["x"]])
         (ending,) = await desk.ended(claimed)
         assert (ending.state, ending.crashes) == ("retry", 2)
         await crew.stop()

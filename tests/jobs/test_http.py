@@ -14,6 +14,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from fairlead.errors import StoreUnavailable
 from fairlead.jobs import Jobs
 from fairlead.jobs.api import LARGEST_BODY, STILL, JobsApi
+from tests.gateway.rig import asked_here
 from tests.jobs.operations_rig import HELLO, JSON, PAIR, ask, database, go, small, until
 
 
@@ -472,7 +473,7 @@ class Bridge:
 
 FOLDER = tempfile.TemporaryDirectory()
 BRIDGE = Bridge(f"sqlite:///{FOLDER.name}/jobs.db")
-API = schemathesis.openapi.from_asgi("/openapi.json", BRIDGE)
+API = schemathesis.openapi.from_asgi("/openapi.json", asked_here(BRIDGE))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -31,9 +31,8 @@ async def long():
     Path("begun").touch()
     await asyncio.Event().wait()
 """
-SOON = (
-    10.0  # seconds: more than it may take on a busy machine, less than the database is waited for
-)
+# Seconds: more than it may take on a busy machine, less than the database is waited for.
+SOON = 10.0
 
 
 @pytest.fixture(scope="module")

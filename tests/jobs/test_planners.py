@@ -1,4 +1,4 @@
-"""Planners: the seed's order to the letter, total for whatever estimates say, and loaded by name."""
+"""Planners: the documented order to the letter, total for whatever estimates say, and loaded by name."""
 
 import itertools
 import math
@@ -45,7 +45,7 @@ def as_global(jobs, **more):
     return order(GlobalPriorityExecutionPlanner(), jobs, **more)
 
 
-# The scenarios of spec B17, in the seed's order of keys
+# The scenarios of spec B17, in the order of Global's keys
 
 
 def test_deeper_first():
@@ -162,7 +162,7 @@ def test_the_mix_of_six_with_blocked_ones():
 
 
 def test_the_top_six_of_24():
-    """Every pairing of depth, urgency, executor and DAG; the best by the seed's keys lead."""
+    """Every pairing of depth, urgency, executor and DAG; the best by Global's keys lead."""
     jobs = [
         job(f"{level}{priority}{executor}{dag}", dag, executor, level=level, priority=priority)
         for level, priority, executor, dag in itertools.product(
@@ -373,7 +373,7 @@ def by_runtime(a, b):
 
 
 def reference(slots, active, recent):
-    """The seed's order, said plainly and slowly."""
+    """Global's order, said plainly and slowly."""
 
     def before(a, b):
         return (
@@ -462,7 +462,7 @@ class SwappedKeys(GlobalPriorityExecutionPlanner):
 
 
 class ExistingFirst(GlobalPriorityExecutionPlanner):
-    """As the original has it."""
+    """What is begun goes before what is deep."""
 
     def key(self, job, place):
         return (place.is_new, *super().key(job, place))
@@ -528,7 +528,7 @@ def test_a_wrong_order_is_caught(mutant):
 
 
 class NaNKey(ExecutionPlanner):
-    """HRRN as the original has it: no estimate is an infinite one."""
+    """HRRN as it is often written: no estimate is an infinite one."""
 
     def key(self, job, place):
         estimate = math.inf if job.estimated_runtime is None else job.estimated_runtime

@@ -694,6 +694,25 @@ class TestPlanning:
                 await jobs.set_sla(run)
             with pytest.raises(UnknownRun):
                 await jobs.set_sla("77", soft_sla="1h")
+            with pytest.raises(UnknownRun, match=f"run {run.id} has no job {run.id}.9"):
+                await jobs.set_sla(run, soft_sla="1h", node=9)
+            await jobs.close()
+
+        go(main())
+
+    def test_the_slas_of_an_ended_run_are_history(self, url):
+        async def main():
+            jobs, double, *_ = small(url)
+            dag = Dag("x", soft_sla="1h", hard_sla="2h")
+            dag.add(double, 1)
+            run = await jobs.submit(dag)
+            assert await jobs.cancel(run)
+            store = await jobs.store()
+            before = await store.run(int(run.id)), await store.jobs(int(run.id))
+            for node in (None, 0):
+                with pytest.raises(ConfigError, match=r"has ended \(cancelled\): its SLAs are"):
+                    await jobs.set_sla(run, soft_sla="5m", node=node)
+            assert (await store.run(int(run.id)), await store.jobs(int(run.id))) == before
             await jobs.close()
 
         go(main())
@@ -893,6 +912,21 @@ class TestEvents:
         events = go(main())
         assert events == [str(dag) for dag in range(announcing.MOST_MISSED)]
         assert "2 missed SLAs are told to nobody" in caplog.text
+
+    @pytest.mark.parametrize(
+        "webhook", ["http://me:s3cr3t@127.0.0.1:1/T00/s3cr3t", "http://me:s3cr3t/x@127.0.0.1:1/"]
+    )
+    def test_the_address_of_a_webhook_is_a_secret(self, webhook, caplog):
+        async def main():
+            announcer = announcing.Announcer(webhook)
+            try:
+                return await announcer.tell({"event": "run.ended"})
+            finally:
+                await announcer.close()
+
+        assert not go(main())
+        assert "the webhook is tried again" in caplog.text
+        assert "s3cr3t" not in caplog.text
 
 
 class TestOutages:

@@ -170,6 +170,8 @@ def test_beyond_this_machine_a_token_is_needed(tmp_path, address):
     jobs = small(f"sqlite:///{tmp_path}/a.db")
     with pytest.raises(ConfigError, match="token"):
         JobServer(jobs, http=address)
+    with pytest.raises(ConfigError, match="token"):
+        JobServer(jobs, http=address, token="")
     JobServer(jobs, http=address, token="t")
 
 

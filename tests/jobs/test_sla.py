@@ -1,4 +1,4 @@
-"""SLAs: the seed's tiers to the number, SQL and Python alike, and what may be written."""
+"""SLAs: the documented tiers to the number, SQL and Python alike, and what may be written."""
 
 import math
 import sqlite3

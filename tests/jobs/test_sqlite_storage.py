@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.config import hide_password
 from fairlead.errors import ConfigError, Misuse, SchemaMismatch, StoreError, StoreUnavailable
 from fairlead.jobs.records import Claim, Ending, NewRun
 from fairlead.jobs.sla import SQL_SCORE, sla_priority
@@ -66,6 +67,37 @@ def test_a_password_is_not_shown():
         open_store("mysql://me:hunter2@host/db")
     assert "hunter2" not in str(told.value)
     assert "mysql://me:" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:hunter2/x@h/db", "postgresql://u:hunter2#x@h/db", "postgresql://u:hunter2?x@h/db",
+        "postgresql://u:x/hunter2@h/db", "postgresql://u:hunter2@[::1/db", "postgresql:/u:hunter2@h/db",
+        "u:hunter2@h/db", "postgresql://u:hunter2@h:port/db\n", "postgresql://u:hunter2@h\ndb", b"x://u:hunter2@h",
+        "sqlite://u:hunter2@h/db", "mysql:///db?host=/x&sslpassword=hunter2", "mysql://h/db?passw%6Frd=hunter2",
+        "mysql://h/db?user=u;password=hunter2", "host=h password=hunter2 dbname=x", "mysql://h:1/db?password=a@hunter2",
+        "mysql://h/db?password=a#hunter2", "mysql://u:hunter2?password=x@h/db", "mysql://h/db?PASSWORD=hunter2",
+    ],
+)  # fmt: skip
+def test_a_password_is_not_shown_however_the_url_is_broken(url: Any):
+    with pytest.raises(ConfigError) as told:
+        open_store(url)
+    assert "hunter2" not in str(told.value)
+    assert told.value.__context__ is None  # nor by what a log would show beneath it
+
+
+def test_what_is_no_password_is_shown():
+    for url in (
+        "sqlite:////srv/a.db",
+        "postgresql://me@db:5432/app?schema=a&x=%20",
+        "redis://[::1]:1/0",
+    ):
+        assert hide_password(url) == url
+
+
+def test_white_space_around_a_url_is_no_part_of_it(tmp_path: Path):
+    assert open_store(f" sqlite:///{tmp_path}/a.db\n").url == f"sqlite:///{tmp_path}/a.db"
 
 
 def test_paths_are_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -61,9 +61,8 @@ class WatchedMachine(GateMachine):
         super().let_go()
         self.compare()
         channel = self.gate.channel
-        rows = [
-            row for row in channel._rows if not isinstance(row.key, str)
-        ]  # "bad 7" is another's
+        # "bad 7" is another's.
+        rows = [row for row in channel._rows if not isinstance(row.key, str)]
         assert sorted(row.key for row in rows) == [ticket.key for ticket in self.tickets]
         for row in rows:
             ticket = self.tickets[row.key]
@@ -133,7 +132,7 @@ def test_a_row_tells_a_whole_life_on_the_wall_clock():
     start = 1_000_000.0
     assert tuple(one) == (
         *("tasks/demo", 1, "first", "0", 0, "acme", "report", 2, 70, start + 40),
-        *(start, start, start + 3, "done", None, False, 4, None, 15.0),
+        *(start, start, start + 3, "done", None, False, 4, None, 15.0, 1),
     )
     assert (two.arrived, two.started, two.ended) == (start + 1, start + 3, start + 4)
     assert (two.state, two.deadline, two.number) == ("lost", None, 2)

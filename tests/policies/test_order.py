@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.capacities import Pools, Reserved, Slots
+from fairlead.capacities import Both, InFlight, Pools, Reserved, Slots, TokenBucket
 from fairlead.core import Change, Gate, Policy, State, Ticket
 from fairlead.errors import ConfigError
 from fairlead.policies import FIFO, Aging, Classes, FairQueue, Level, Planner
@@ -139,9 +139,18 @@ TEXT: Any = "30s"
         (lambda: FIFO(limit=TEXT), r"queue limit .* '30s'"),
         (lambda: FairQueue(weights={"a": TEXT}), r"weight of 'a' .* '30s'"),
         (lambda: FairQueue(default_weight=TEXT), r"default_weight.* '30s'"),
+        (lambda: FairQueue(weights=["a"]), r"weights= needs .* \['a'\]"),  # type: ignore[arg-type]
+        (lambda: FairQueue(5), "by= needs .* 5"),  # type: ignore[arg-type]
+        (lambda: FairQueue(inside=5), "inside= needs .* 5"),  # type: ignore[arg-type]
+        (lambda: Planner(5), "Planner needs .* 5"),  # type: ignore[arg-type]
+        (lambda: Classes("bulk"), "needs at least one Level.*'bulk'"),  # type: ignore[arg-type]
+        (lambda: Both(Slots(2), 5), "needs at least one capacity.*5"),  # type: ignore[arg-type]
+        (lambda: Pools(4), "Pools needs .* 4"),  # type: ignore[arg-type]
+        (lambda: InFlight(5, by=5), "by= needs .* 5"),  # type: ignore[arg-type]
+        (lambda: TokenBucket(5, 1, by=5), "by= needs .* 5"),  # type: ignore[arg-type]
     ],
 )
-def test_a_setting_that_is_no_such_number_is_named(make, named):
+def test_a_setting_that_is_none_is_named(make, named):
     with pytest.raises(ConfigError, match=named):
         make()
 

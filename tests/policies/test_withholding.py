@@ -4,8 +4,7 @@ import pytest
 
 from fairlead.capacities import Slots
 from fairlead.core import Gate, State, Ticket
-from fairlead.errors import ConfigError
-from fairlead.policies import FIFO, Classes, FairQueue, Level, Planner
+from fairlead.policies import Classes, FairQueue, Level, Planner
 
 
 def withholding(*_):
@@ -36,12 +35,3 @@ def test_a_limit_set_to_none_leaves_the_limits_inside():
     ticket = Ticket("a")
     gate.offer(ticket, 0.0)
     assert ticket.state is State.REFUSED
-
-
-def test_a_policy_and_a_capacity_have_one_gate_each():
-    policy, slots = FIFO(), Slots(1)
-    Gate(policy, slots)
-    with pytest.raises(ConfigError, match="SharedPool"):
-        Gate(FIFO(), slots)
-    with pytest.raises(ConfigError, match="FIFO has a gate already"):
-        Gate(policy, Slots(1))

@@ -126,9 +126,9 @@ class Bloodthirsty(Gate):
     """Evicts two at once."""
 
     def _hunt(self, now, changed):
-        hunted = super()._hunt(now, changed)
+        super()._hunt(now, changed)
         self._hunting = True
-        return hunted and super()._hunt(now, changed)
+        super()._hunt(now, changed)
 
 
 class Silent(Gate):

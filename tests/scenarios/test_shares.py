@@ -169,9 +169,8 @@ def test_an_idle_reservation_is_lent_and_comes_back_with_demand(lend: bool, bulk
     assert alone["batch 1"] == pytest.approx(bulk / 2, rel=0.02)
     assert alone["batch 2"] == pytest.approx(bulk / 2, rel=0.02)
     beside = measured(1010.0, 2000.0)
-    assert beside["chat"] == pytest.approx(
-        8.0, rel=0.02
-    )  # strict: it wants everything, and is above
+    # Strict: it wants everything, and is above.
+    assert beside["chat"] == pytest.approx(8.0, rel=0.02)
     assert beside["batch 1"] == pytest.approx(0.0, abs=0.02)
 
 

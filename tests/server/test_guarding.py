@@ -170,7 +170,8 @@ def test_no_sentence_tells_a_secret(tmp_path: Path):
                 text = (await answer.json())["text"]
             assert "hunter" not in text
             shown = {name: text.partition(f'"{name}": ')[2].split("}")[0] for name in ("token",)}
-            password = text.partition("redis://:")[2].partition("@")[0]
+            password = text.partition('"redis": "')[2].partition('"')[0]
+            assert password.startswith("masked-")
             for tried in (
                 f"server: {{listen: {shown['token']}}}",
                 f"server: {{{shown['token']}: 1}}",
@@ -178,6 +179,10 @@ def test_no_sentence_tells_a_secret(tmp_path: Path):
                 f"server: {{listen: 'x://:{password}@b'}}",
                 f"gateway: {{upstreams: [{{url: 'x://a:{password}@b'}}]}}",
                 f"flows: {{redis: 'x://a:{password}@b'}}",
+                f"jobs: {{database: 'sqlite:///x', webhook: {shown['token']}}}",
+                f"jobs: {{token: &a {shown['token']}, database: x}}\nserver: {{listen: *a}}",
+                f"jobs: {{token: &a {shown['token']}, database: x}}\nserver: {{*a : 1}}",
+                f"flows: {{redis: {password}, odd: 1}}",
             ):
                 async with session.post(f"{url}/validate", json={"text": tried}) as answer:
                     found = await answer.text()

@@ -1,11 +1,13 @@
 """`fairlead.yaml`: what may stand there, what is wrong with it by line and column, and its secrets."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from fairlead.server.loading import load, load_content, load_mapping
-from fairlead.server.masking import MARK, Masks
+from fairlead.documents.reading import tree_of_yaml
+from fairlead.server.loading import MOST_PROBLEMS, load, load_content, load_mapping
+from fairlead.server.masking import MARK, NOT_SHOWN, Masks
 
 HASH = "a" * 64
 BAD = [
@@ -27,6 +29,10 @@ BAD = [
     (
         "server:\n  tokens:\n    - {name: a, sha256: hunter2}\n",
         "fairlead.yaml:3:17 server.tokens[0].sha256: must match pattern",
+    ),
+    (
+        f"server:\n  tokens:\n    - {{name: a, sha256: {sha256(b'').hexdigest().upper()}}}\n",
+        "fairlead.yaml:3:17 server.tokens[0].sha256: may not be the hash of the empty text",
     ),
     (
         "server: {}\ngateway:\n  priority_scheduler:\n    classes:\n      bulk: {queue_sise: 3}\n",
@@ -141,13 +147,31 @@ def test_secrets_are_hidden_and_come_back():
         assert secret not in hidden
     assert "name: ann" in hidden
     assert "# of bob" in hidden
-    assert "postgresql://me:masked-" in hidden
     assert len(set(MARK.findall(hidden))) == 7
-    assert masks.restore(hidden) == (SECRETS, [])
+    # A block may not stand wherever a word may, so it comes back as a word.
+    assert masks.restore(hidden) == (SECRETS.replace("|\n    hunter5", '"hunter5\\n"'), [])
     assert (
         load_content(masks.restore(hidden)[0].encode(), "f").problems
         == load_content(SECRETS.encode(), "f").problems
     )
+
+
+def test_a_secret_of_many_lines_comes_back_as_one_word():
+    masks = Masks()
+    for text in (
+        "jobs:\n  token: |\n    hunter2\n\n# x\n  app: a\n",
+        "jobs:\n  token: |\n    hunter2\t \n   \n  app: a\n",
+        "jobs:\n  token: hunter2\n    ter2, ter2\n  app: a\n",
+        'jobs:\n  token: "hunter2\\ud800\n    ter2"\n  app: a\n',
+    ):
+        hidden = masks.hide(text)
+        assert "ter2" not in hidden
+        restored, problems = masks.restore(hidden)
+        before, after = (tree_of_yaml(one.encode())[0] for one in (text, restored))
+        assert not problems
+        assert before is not None
+        assert after is not None
+        assert before.plain() == after.plain()
 
 
 def test_a_moved_secret_stays_whose_it_was():
@@ -168,14 +192,40 @@ def test_a_mark_of_another_process_is_refused_with_its_place():
     assert "write the secret itself" in problems[0].message
 
 
-def test_what_cannot_be_read_is_hidden_all_the_same():
-    hidden = Masks().hide(
-        "server: [\n  token: hunter2\n  'sha256' : hunter2 # x\nurl: redis://a:hunter2@b\n"
-    )
+def test_only_so_many_wrong_marks_are_told():
+    """Each costs a look at the whole text."""
+    _, problems = Masks().restore("# masked-0123456789abcdef\n" * 1000)
+    assert len(problems) == MOST_PROBLEMS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "server: [\n  token: hunter2\n  'sha256' : hunter2 # x\nurl: redis://a:hunter2@b\n",
+        "flows:\n  token: >-\n    hunter2\n  bad: [\n",
+        'flows: {x: "a#b", token: hunter2}\n  bad: [\n',
+        "a: 1\n---\nflows: {token: hunter2}\n",
+        "flows: {token: hunter2, token: hunter2}\n",
+        "flows: {token: !hunter2 x}\n",
+        "flows: {? [a] : b, token: hunter2}\n",
+        '- "\\UFFFFFFFF"\n- hunter2\n',
+    ],
+)
+def test_what_cannot_be_read_is_not_shown(text: str):
+    hidden = Masks().hide(text)
     assert "hunter2" not in hidden
+    assert load_content(hidden.encode(), "f").problems  # nor can it be written by mistake
 
 
-def test_a_mark_where_no_secret_stands_is_refused():
+def test_what_nobody_should_trust_is_read_within_the_reader_s_limits():
+    """Each of these took ruamel seconds, or was more than it can read."""
+    for text in ("[" * 4000, "token: !" + "a" * 20_000 + " x", '- "\\UFFFFFFFF"'):
+        assert Masks().hide(text) == NOT_SHOWN
+        _, problems = Masks().restore(text + " # masked-0123456789abcdef")
+        assert problems == tree_of_yaml(f"{text} # masked-0123456789abcdef".encode())[1]
+
+
+def test_a_mark_in_another_place_than_its_own_is_refused():
     """Else a sentence about that place, or the next look at the text, would tell the secret."""
     masks = Masks()
     (mark,) = MARK.findall(masks.hide("jobs: {token: hunter2}"))
@@ -184,15 +234,20 @@ def test_a_mark_where_no_secret_stands_is_refused():
         f"server: {{{mark}: 1}}",
         f"jobs: {{token: {mark}}}\nserver: {{listen: {mark}}}",
         f"jobs: {{token: {{a: {mark}}}}}",
+        f"jobs: {{token: [{mark}]}}",
+        f"jobs: {{webhook: {mark}}}",
+        f"jobs: {{token: 'x{mark}'}}",
+        f"gateway: {{admin: {{token: {mark}}}}}",
         f"# {mark}",
+        f"# token: {mark}",
     ):
-        _, problems = masks.restore(text)
+        restored, problems = masks.restore(text)
         assert problems, text
-        assert "no place for one" in problems[0].message
-    assert masks.restore(f"gateway: {{admin: {{token: {mark}}}}}") == (
-        "gateway: {admin: {token: hunter2}}",
-        [],
-    )
+        assert "of another place" in problems[0].message
+    for text in (f"jobs: {{token: '{mark}'}}", f"jobs:\n  http: null\n  token: {mark}\n"):
+        restored, problems = masks.restore(text)
+        assert not problems
+        assert restored == text.replace(f"'{mark}'", mark).replace(mark, "hunter2")
 
 
 @pytest.mark.parametrize(
@@ -200,13 +255,64 @@ def test_a_mark_where_no_secret_stands_is_refused():
     [
         "jobs: {database: postgresql://me:hun@ter2@db/app}",
         "jobs: {database: 'postgresql://db/app?user=me&password=hunter2&x=1'}",
+        "jobs: {database: 'postgresql://db/app?passw%6Frd=hunter2'}",
+        "jobs: {database: 'postgresql://u:a\"hunter2@db/app'}",
+        "jobs: {database: 'postgresql://u:hunter2/x@db/app'}",
         "jobs: {webhook: https://hooks/hunter2}",
+        "server: {otel: {endpoint: 'http://h/v1?api_key=hunter2'}}",
         '{"flows": {"redis": "redis://:hunter2@db:6379","name":"x@y"}}',
+        r'{"jobs": {"database": "postgresql:\/\/u:hunter2@h\/db"}}',
+        r'jobs: {database: "postgresql:\x2f/u:hunter2@h/db"}',
+        "jobs: {app: &a hunter2} # x\nflows: {token: *a}",
+        "x: &a {y: &b hunter2}\njobs: {token: *a}",
+        "server: {listen: &k token}\nflows: {*k : hunter2}",
+        "flows: {TOKEN: hunter2}",
+        "flows: {token: {a: [hunter2]}}",
+        "flows:\n  # token: hunter2\n  http: null # 'password' = hunter2\n",
+        "# redis://a:hunter2@b\n",
+        "flows: {name: 'a #b', token: hunter2} # c",
     ],
 )
-def test_a_secret_in_an_address_is_hidden_whole(text: str):
+def test_a_secret_is_hidden_wherever_it_stands(text: str):
     masks = Masks()
     hidden = masks.hide(text)
     assert "ter2" not in hidden
     assert masks.restore(hidden) == (text, [])
     assert masks.hide(text) == hidden
+
+
+SPOKEN = [
+    "jobs: {database: 'sqlite:///x', webhook: hunter2}",
+    "jobs: {database: 'sqlite:///x', retention: {secret: hunter2}}",
+    "jobs: {database: 'sqlite:///x', tenants: [hunter2]}",
+    "jobs: {database: 'sqlite:///x', tenants: {a: [hunter2]}}",
+    "jobs: {database: 'sqlite:///x', tenants: {a: {weight: {secret: hunter2}}}}",
+    "jobs: {database: 'sqlite:///x', tenants: {a: {max_running: [hunter2]}}}",
+]
+
+
+@pytest.mark.parametrize("text", SPOKEN)
+def test_no_sentence_about_jobs_tells_what_may_be_a_secret(text: str):
+    (line,) = load_content(text.encode(), "f").lines
+    assert "hunter2" not in line
+
+
+def test_a_stand_in_is_as_good_or_bad_as_its_secret():
+    """What is told of a text with stand-ins is what would be told of the text itself."""
+    texts = [
+        f"server: {{tokens: [{{name: a, sha256: {HASH}}}, {{name: b, sha256: {HASH}}}]}}",
+        "server: {tokens: [{name: a, sha256: abc}]}",
+        "server: {listen: 0.0.0.0:80, tokens: []}",
+        "jobs: {http: 0.0.0.0:1, token: null, database: x}",
+        "jobs: {token: 12, database: x}",
+        "jobs: {token: '', database: x}",
+        "jobs: {webhook: https://a/b, database: x}",
+        "gateway: {upstreams: [{url: 'http://127.0.0.1:9/?token=a', capacity: 300}]}",
+        "flows: {redis: 'redis://:pw@h/0'}",
+        "flows: {redis: 'valkeys://:pw@h/0'}",
+        *SPOKEN,
+    ]
+    for text in texts:
+        plain = load_content(text.encode(), "f")
+        covered = load_content(text.encode(), "f", cover=Masks().cover)
+        assert covered.lines == plain.lines or not covered.lines, text

@@ -103,6 +103,13 @@ def test_what_a_form_can_send_changes_nothing(kind):
     assert Access().allow(asking(*headers, method="DELETE"), Role.ADMIN)
 
 
+def test_an_empty_secret_is_none():
+    nothing = Token("nobody", Role.ADMIN, sha256(b"").hexdigest())
+    for header in (token(""), token("  "), (b"authorization", b"Bearer")):
+        assert refused(Access([nothing]).allow, asking(header), Role.VIEWER) == 401
+        assert refused(authorize, asking(header), "") == 401
+
+
 def test_one_token():
     authorize(asking(token("secret")), "secret")
     assert refused(authorize, asking(), "secret") == 401
@@ -118,3 +125,14 @@ def test_without_a_token_pages_of_this_machine_alone():
     authorize(asking((b"origin", b"http://[::1]:3000")), None)
     assert refused(authorize, asking((b"origin", b"http://evil.example")), None) == 403
     assert refused(authorize, asking((b"origin", b"http://[broken")), None) == 403
+
+
+@pytest.mark.parametrize(
+    "host",
+    [b"evil.example", b"evil.example:8188", b"10.0.0.7", b"127.0.0.1.evil.example", b"[broken"],
+)
+def test_without_a_token_a_name_made_to_mean_this_machine_is_refused(host):
+    assert refused(authorize, asking((b"host", host)), None) == 403
+    authorize(asking((b"host", host), token("secret")), "secret")
+    for here in (b"127.0.0.1:8188", b"localhost", b"[::1]:8188"):
+        authorize(asking((b"host", here)), None)

@@ -17,8 +17,8 @@ from tests.gateway.rig import run_on_uvloop as run
 from tests.jobs.operations_rig import small
 
 TARGET = {"flows": "/v1/flows/check", "jobs": "/v1/runs"}
-POST = "POST TARGET HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-WHOLE = "GET /livez HTTP/1.1\r\nHost: a\r\n"
+POST = "POST TARGET HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+WHOLE = "GET /livez HTTP/1.1\r\nHost: localhost\r\n"
 REFUSED = {
     "101 fields": (431, "headers_too_large", WHOLE + "X: 1\r\n" * 100 + "\r\n"),
     "64 KiB of a field": (431, "headers_too_large", WHOLE + f"X: {'1' * 65_600}\r\n\r\n"),

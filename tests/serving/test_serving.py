@@ -359,9 +359,8 @@ def test_signals_drain_then_hurry():
                 if len(signals) > 1:
                     client.request("GET", "/hold")
                     await client.writer.drain()
-                    await fetch(
-                        line.split()[1], "GET", "/livez"
-                    )  # answered after the other was read
+                    # Answered after the other was read.
+                    await fetch(line.split()[1], "GET", "/livez")
                 made.send_signal(signals[0])
                 if len(signals) > 1:
                     await until_refused(line.split()[1])

@@ -35,8 +35,6 @@ def document():
 class Reader(HTMLParser):
     """Reads a page strictly: tags close in order, ids are unique."""
 
-    VOID = frozenset({"meta", "line", "circle", "path", "rect"})
-
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []

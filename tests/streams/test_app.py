@@ -162,6 +162,34 @@ def test_a_dead_letter_that_is_refused_is_sent_again_and_nothing_is_skipped(monk
     assert [letter.value for letter in broker.records("dead")] == [b"orders-0-0"] * 1
 
 
+@pytest.mark.parametrize("dead_letter", [None, "dead"])
+def test_an_error_that_cannot_tell_its_text_fails_its_record_and_frees_its_worker(dead_letter):
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    broker = filled({"orders": 2}, 1)
+    book = Book()
+
+    def consume(self, messages):
+        book.write("try", self.partition)
+        if self.partition == 0 and (dead_letter or len(book.of("try")) < 4):
+            raise Mute
+
+    app = app_on(broker, concurrency=1)
+    app.topic(
+        "orders",
+        writing(book, consume=consume),
+        retry_backoff="1ms",
+        max_retries=1,
+        dead_letter=dead_letter,
+    )
+    with running(app):
+        wait_committed(broker, 2)
+    for letter in broker.records("dead") if dead_letter else ():
+        assert dict(letter.headers)["fairlead-error"] == b"Mute, whose text cannot be told"
+
+
 def failing() -> type[Consumer]:
     class Failing(Consumer):
         def consume(self, messages):
@@ -401,6 +429,73 @@ def test_a_partition_lost_in_mid_run_skips_user_code_and_never_commits(scheduler
     assert broker.commits[0].offset in (2, 4)
 
 
+@pytest.mark.parametrize("going", ["revoke", "lose"])
+@pytest.mark.parametrize("long_running", [True, False])
+@pytest.mark.parametrize("parallel_by", [None, lambda message: message.key])
+def test_a_partition_that_comes_back_waits_for_what_still_runs_of_it(
+    parallel_by, long_running, going
+):
+    broker = filled({"orders": 1}, 3)
+    go = threading.Event()
+    book = Book()
+
+    def consume(self, messages):
+        book.write("begun", [message.offset for message in messages])
+        assert go.wait(20.0)
+        book.write("ended", self.lost)
+
+    told = {name: lambda self, name=name: book.write(name) for name in ("revoked", "shutdown")}
+    app = app_on(broker, concurrency=4)
+    app.topic(
+        "orders",
+        writing(book, consume=consume, **told),
+        long_running=long_running,
+        parallel_by=parallel_by,
+    )
+    with running(app):
+        book.wait_for("begun")
+        listener = app.runtime.listeners["default"]
+        (old,) = listener.holdings.values()
+        getattr(broker, going)(client_of(app))
+        until(lambda: old.lost)
+        until(lambda: app.runtime.queue.statistics["enqueued"] == 2)
+        assert "waits for another job of orders[0] to end" in app.explain("orders", 0)
+        assert book.lines == [("begun", [0, 1, 2])]
+        go.set()
+        wait_committed(broker, 3)
+    assert book.lines == [
+        ("begun", [0, 1, 2]),
+        ("ended", True),
+        ("revoked",),
+        ("begun", [0, 1, 2]),
+        ("ended", False),
+        ("shutdown",),
+    ]
+
+
+def test_a_partition_that_comes_back_to_a_call_that_never_ends_keeps_nobody_from_stopping():
+    broker = filled({"orders": 1}, 3)
+    go = threading.Event()
+    book = Book()
+
+    def consume(self, messages):
+        book.write("begun")
+        go.wait(20.0)
+
+    app = app_on(broker, concurrency=4)
+    app.topic("orders", writing(book, consume=consume), long_running=True)
+    with running(app, grace=0.2):
+        book.wait_for("begun")
+        (old,) = app.runtime.listeners["default"].holdings.values()
+        broker.lose(client_of(app))
+        until(lambda: old.lost)
+        until(lambda: app.runtime.queue.statistics["enqueued"] == 2)
+    assert app.state == "stopped"
+    assert not broker.holders("g")
+    go.set()
+    assert book.of("begun") == [()]
+
+
 @pytest.mark.parametrize("scheduler", [FairByTopic, OneAtATime, None])
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_job_whose_partition_is_lost_before_it_starts_runs_no_user_code(scheduler, kind):
@@ -504,7 +599,7 @@ def test_ticks_come_also_when_idle_and_eofed_after_the_last_record():
     book = Book()
 
     async def eofed(self):
-        book.write("eofed", self.partition)
+        book.write("eofed", self.topic, self.partition)
 
     consumer = writing(
         book, tick=lambda self: book.write("tick", self.topic, self.partition), eofed=eofed
@@ -517,13 +612,10 @@ def test_ticks_come_also_when_idle_and_eofed_after_the_last_record():
             lambda: {line[1] for line in book.lines if line[0] == "tick"} == {"orders", "empty"}
         )
         book.wait(lambda: sum(line[:3] == ("tick", "orders", 1) for line in book.lines) >= 3)
-        book.wait_for("eofed", 2)
+        book.wait(lambda: {("eofed", "orders", 0), ("eofed", "orders", 1)} <= set(book.lines))
     for partition in (0, 1):
-        own = [
-            line[0]
-            for line in book.lines
-            if line[:3] == ("record", "orders", partition) or line == ("eofed", partition)
-        ]
+        wanted = [(what, "orders", partition) for what in ("record", "eofed")]
+        own = [line[0] for line in book.lines if line[:3] in wanted]
         assert own[:4] == ["record", "record", "record", "eofed"]
 
 
@@ -744,7 +836,7 @@ def test_a_key_that_cannot_be_told_is_a_key_of_its_own(caplog):
     assert caplog.text.count("parallel_by of topic orders raised TypeError") == 1
 
 
-def test_a_consumer_that_cannot_be_made_or_is_no_coroutine_fails_its_records():
+def test_a_consumer_that_cannot_be_made_or_is_no_coroutine_fails_its_records(caplog):
     broker = filled({"orders": 1, "reports": 1}, 1)
     book = Book()
     tries = []
@@ -758,7 +850,8 @@ def test_a_consumer_that_cannot_be_made_or_is_no_coroutine_fails_its_records():
         raise AssertionError("never awaited")
 
     app = app_on(broker)
-    app.topic("orders", writing(book, __init__=init), retry_backoff="1ms")
+    members = {"__init__": init, "shutdown": lambda self: forgotten()}
+    app.topic("orders", writing(book, **members), retry_backoff="1ms")
     app.topic(
         "reports",
         writing(book, consume=lambda self, messages: forgotten()),
@@ -770,6 +863,7 @@ def test_a_consumer_that_cannot_be_made_or_is_no_coroutine_fails_its_records():
         wait_committed(broker, 2)
     assert len(book.of("record")) == 1
     assert b"write it with async def" in dict(broker.records("dead")[0].headers)["fairlead-error"]
+    assert "Writing.shutdown returned a coroutine, and is no coroutine function" in caplog.text
 
 
 def test_stopping_twice_and_before_starting_is_fine():

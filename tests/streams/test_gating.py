@@ -2,13 +2,18 @@
 
 import threading
 import time
+from datetime import datetime
+from decimal import Decimal
+from math import inf
 from typing import Any
 
 import pytest
 
 from fairlead import (
+    Classes,
     ConfigError,
     FairQueue,
+    Level,
     Planner,
     Policy,
     Scheduler,
@@ -121,6 +126,16 @@ def test_a_policy_of_the_users_orders_batches():
     assert hands.started == [first, small]
     hands.end(small)
     assert hands.started == [first, small, big]
+
+
+def test_classes_order_batches_by_the_rank_of_their_topic():
+    hands = Hands(policy=Classes(Level("bulk"), Level("interactive")))
+    first = hands.give("bulk", 0)
+    bulk, interactive = hands.give("bulk", 1, priority=100), hands.give("chats", rank=1, priority=0)
+    hands.end(first)
+    assert hands.started == [first, interactive]
+    hands.end(interactive)
+    assert hands.started == [first, interactive, bulk]
 
 
 def test_a_planner_may_withhold_and_see_topic_and_messages():
@@ -297,6 +312,29 @@ def test_tenants_share_when_the_policy_says_so():
     with running(app):
         assert enough.wait(30.0)
     assert served["small"] / sum(served.values()) == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("said", "cost"),
+    [({"cost": Decimal(2)}, 2), ({"cost": "much"}, 1), ({"deadline": datetime(2030, 1, 1)}, 1)],  # noqa: DTZ001
+)
+def test_what_a_consumer_says_of_a_batch_is_read_as_numbers_or_named(said, cost, caplog):
+    broker = filled({"t": 1}, 4)
+    seen = []
+
+    class Noting(FairQueue):
+        def push(self, ticket, now):
+            seen.append((ticket.cost + 0.0, ticket.deadline + 0.0))
+            return super().push(ticket, now)
+
+    members = {name: lambda self, messages, value=value: value for name, value in said.items()}
+    app = app_on(broker, concurrency=1, policy=Noting("tenant"))
+    app.topic("t", writing(Book(), **members), batch_size=1)
+    with running(app):
+        wait_committed(broker, 4)
+        assert app.statistics().groups["default"].resets == 0
+    assert set(seen) <= {(cost, inf)}
+    assert ("could not describe a batch" in caplog.text) is (cost == 1)
 
 
 def test_a_limit_is_shared_with_another_door():

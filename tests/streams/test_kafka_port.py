@@ -559,11 +559,24 @@ def test_auto_commit_is_refused_by_name():
             {"partition.assignment.strategy": "range,cooperative-sticky"},
             "mixes cooperative and eager",
         ),
+        ({"acks": 0}, "'acks': 0"),
+        ({"acks": "1"}, "'acks': '1'"),
+        ({"request.required.acks": 1}, "'request.required.acks': 1"),
+        ({"compression.type": "nope"}, "nope"),
+        ({"linger.ms": -5}, "value -5"),
+        ({"delivery.report.only.error": True}, "delivery.report.only.error"),
     ],
 )
 def test_settings_that_librdkafka_would_refuse_are_refused_at_construction(kafka, told):
     with pytest.raises(ConfigError, match=told):
         KafkaBroker("localhost:1", kafka=kafka)
+
+
+@pytest.mark.parametrize("acks", ["all", "-1", -1])
+def test_dead_letters_are_acknowledged_by_all_however_that_is_said(acks):
+    for name in ("acks", "request.required.acks"):
+        broker = KafkaBroker("localhost:1", kafka={name: acks})
+        assert producer_settings("s:1", broker.kafka)[name] == acks
 
 
 @pytest.mark.parametrize("servers", ["", "  ", None])

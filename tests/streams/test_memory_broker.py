@@ -228,6 +228,15 @@ def test_a_fatal_fault_ends_its_client(broker):
     assert broker.holders("g") == {}
 
 
+def test_records_without_a_key_go_to_each_partition_in_turn_topic_by_topic():
+    broker = MemoryBroker({"orders": 2, "reports": 2})
+    for _ in range(4):
+        broker.write("orders", b"x")
+        broker.write("reports", b"x")
+    for topic in ("orders", "reports"):
+        assert [message.partition for message in broker.records(topic)] == [0, 0, 1, 1]
+
+
 def test_a_broker_that_is_away_brings_nothing_and_refuses(broker):
     reader = member(broker)
     broker.write("t", b"x", partition=0)

@@ -54,6 +54,15 @@ def test_batches_come_in_order_cut_to_size_and_small_ones_joined():
     assert partition.at_rest
 
 
+def test_an_empty_slice_of_what_a_call_is_given_is_empty():
+    partition = Partition(TP, batch_size=3)
+    partition.deliver(batch(0))
+    partition.deliver(batch(1, 2))
+    messages = take(partition).messages
+    assert [len(messages[at:]) for at in (0, 1, 2, 3, 4)] == [3, 2, 1, 0, 0]
+    assert len(batch(0)[1:]) == 0
+
+
 def test_the_position_passes_over_gaps():
     partition = Partition(TP)
     partition.deliver(batch(4, 9, 30))

@@ -14,6 +14,7 @@ from fairlead.streams.calling import SchedulerCalls, Steward
 from fairlead.streams.jobs import Job, Kind
 from fairlead.streams.queue import JobsQueue
 from fairlead.streams.schedulers import FairByTopic, OneAtATime
+from fairlead.testing.streams import MemoryBroker
 from tests.streams.staging import (
     PATIENCE,
     Book,
@@ -375,3 +376,44 @@ def test_manage_is_shown_one_finished_job_at_a_time_so_the_group_it_raises_for_i
     steward.stop(PATIENCE)
     assert seen == [["first"], ["first", "good"], ["first", "good", "bad"]]
     assert resets == ["bad"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.CONSUMPTION])
+def test_jobs_it_has_taken_out_of_its_list_before_it_raised_are_pushed_all_the_same(kind):
+    class Pops(AsTheyCome):
+        def pop(self, jobs):
+            jobs.pop(0)
+            raise RuntimeError("cannot schedule")
+
+    for other in Kind:
+        if other is not Kind.CONSUMPTION:
+            setattr(Pops, f"schedule_{other}", Pops.pop)
+    started: list[Job] = []
+    queue = JobsQueue(4, started.append)
+    calls = SchedulerCalls(Pops(queue), queue, lambda group, why: None)
+    jobs = [a_job("orders", number, kind=kind) for number in range(2)]
+    queue.give(jobs)
+    calls.lifecycle("default", kind, list(jobs))
+    assert started == jobs
+
+
+def test_assignments_may_be_walked_through_while_they_change():
+    broker = MemoryBroker({"orders": 1, "reports": 1})
+    app = app_on(broker)
+    for name in ("orders", "reports"):
+        app.topic(name, writing(Book()))
+    with running(app):
+        held = scheduler_of(app).assignments
+        until(lambda: len(held) == 2)
+        walks = [iter(held), iter(held.keys()), iter(held.values()), iter(held.items())]
+        begun = [next(walk) for walk in walks]
+        broker.add_member("g", ["orders", "reports"])
+        until(lambda: len(held) == 1)
+        found = [[first, *walk] for first, walk in zip(begun, walks, strict=True)]
+        whole = {"orders": (0,), "reports": (0,)}
+        assert found == [list(whole), list(whole), list(whole.values()), list(whole.items())]
+        (left,) = held
+        assert held == {left: (0,)}
+        assert repr(held) == repr({left: (0,)})
+        with pytest.raises(TypeError):
+            held["orders"] = ()

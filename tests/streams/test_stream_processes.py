@@ -7,11 +7,13 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairlead.streams import Consumer
 from fairlead.streams.broker import Tp
+from fairlead.streams.processes import perform
 from tests.streams.staging import app_on, filled, running, wait_committed
 
 BEGIN = """
@@ -122,6 +124,31 @@ def test_a_handler_that_never_ends_does_not_either():
     assert end(child)[0] == 0
 
 
+class Talking(Consumer):
+    processes = True
+
+    def consume(self, messages):
+        assert messages[0].headers == [("trace", None), ("own", b"1")]
+        print("printed")
+        subprocess.run(["echo", "echoed"], check=True)
+        subprocess.run(["cat"], check=True)
+
+
+def test_what_a_consumer_in_a_process_and_its_tools_write_is_no_answer(capfd):
+    broker = filled({"orders": 1}, 0)
+    headers: Any = [("trace", None), ("own", b"1")]  # as Kafka has them
+    for _ in range(2):
+        broker.write("orders", b"x", headers=headers)
+    app = app_on(broker)
+    app.topic("orders", Talking, batch_size=1)
+    with running(app):
+        wait_committed(broker, 2)
+    assert app.statistics().groups["default"].failures == 0
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert told.err.split() == ["printed", "echoed"] * 2
+
+
 class Crunching(Consumer):
     processes = True
 
@@ -162,3 +189,19 @@ def test_consumers_that_keep_a_core_busy_run_in_processes(tmp_path, caplog):
     assert "ValueError: in the child" in caplog.text
     assert all(child.poll() is not None for child in children)
     assert broker.offsets("g") == {Tp("orders", 0): 5}
+
+
+def test_a_script_that_cannot_be_loaded_fails_every_call_with_its_own_error(tmp_path):
+    script = tmp_path / "app.py"
+    script.write_text("raise RuntimeError('no licence')\n")
+    call = {
+        "module": "__main__",
+        "script": str(script),
+        "consumer": "Crunching",
+        "topic": "orders",
+        "partition": 0,
+        "generation": 1,
+        "messages": [],
+    }
+    for _ in range(2):
+        assert perform(call, {}) == "RuntimeError: no licence"

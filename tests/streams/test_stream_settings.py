@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import FairQueue, Slots
+from fairlead import Classes, FairQueue, Level, Slots
 from fairlead.errors import ConfigError, SchedulerFailed
 from fairlead.streams import Consumer, StreamApp, StreamScheduler
 from fairlead.streams.schedulers import FairByTopic
@@ -112,6 +112,9 @@ def test_policy_and_capacity_belong_to_the_built_in_scheduler(option):
         ("subscription_group", ""),
         ("subscription_group", None),
         ("wieght", 3),
+        ("rank", -1),
+        ("rank", 1.0),
+        ("rank", True),
     ],
 )
 def test_a_wrong_option_of_a_topic_is_named_with_the_topic(option, value):
@@ -121,10 +124,46 @@ def test_a_wrong_option_of_a_topic_is_named_with_the_topic(option, value):
     assert not app.topics
 
 
+def test_a_rank_without_a_class_is_refused_and_named():
+    app = StreamApp(**GOOD, policy=Classes(Level("bulk"), Level("interactive")))
+    app.topic("chats", Orders, rank=1)
+    with pytest.raises(ConfigError, match=r"'orders': rank must be 0 to 1, .*; got 2"):
+        app.topic("orders", Orders, rank=2)
+    assert app.snapshot()["topics"]["chats"]["rank"] == 1
+
+
 @pytest.mark.parametrize("consumer", [Orders(), object, "Orders", None, Consumer])
 def test_a_consumer_is_a_class_with_consume(consumer):
     with pytest.raises(ConfigError, match="orders"):
         StreamApp(**GOOD).topic("orders", consumer)
+
+
+def _yields(self, messages=None):
+    yield
+
+
+async def _yields_async(self, messages=None):
+    yield
+
+
+@pytest.mark.parametrize("method", ["consume", "revoked", "shutdown", "tick", "eofed"])
+@pytest.mark.parametrize("generator", [_yields, _yields_async])
+def test_a_method_that_would_run_nothing_when_called_is_refused(method, generator):
+    consumer = writing(Book(), **{method: generator})
+    with pytest.raises(ConfigError, match=rf"Writing\.{method} .*yield"):
+        StreamApp(**GOOD).topic("orders", consumer)
+
+
+def test_dead_letters_may_go_along_a_chain_but_not_round_a_ring():
+    app = StreamApp(**GOOD)
+    app.topic("final", Orders)
+    app.topic("orders", Orders, dead_letter="retry")
+    app.topic("retry", Orders, dead_letter="final")
+    ring = StreamApp(**GOOD)
+    ring.topic("orders", Orders, dead_letter="retry")
+    ring.topic("retry", Orders, dead_letter="last")
+    with pytest.raises(ConfigError, match="'last', 'orders', 'retry' go round in a ring"):
+        ring.topic("last", Orders, dead_letter="orders")
 
 
 def test_a_topic_is_named_and_not_matched():

@@ -363,9 +363,25 @@ def test_a_token_guards_all_but_the_probes(app):
         assert ask(server, "/status", Authorization="Bearer secret")[0] == 200
 
 
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8090", "127.0.0.1.evil.example", "[x"]
+)
+def test_without_a_token_a_name_made_to_mean_this_machine_is_refused(app, host):
+    with StatusServer(app, "127.0.0.1:0") as server:
+        for path in ("/metrics", "/status", "/explain"):
+            assert ask(server, path, Host=host)[0] == 403
+        assert ask(server, "/livez", Host=host)[0] == 200
+        for here in ("localhost:8090", "LOCALHOST", "[::1]:8090", "127.0.0.1"):
+            assert ask(server, "/status", Host=here)[0] == 200
+    with StatusServer(app, "127.0.0.1:0", token="secret") as server:
+        assert ask(server, "/status", Host=host, Authorization="Bearer secret")[0] == 200
+
+
 def test_beyond_this_machine_a_token_is_needed(app):
     with pytest.raises(ConfigError, match="--token"):
         StatusServer(app, "0.0.0.0:0")
+    with pytest.raises(ConfigError, match="--token"):
+        StatusServer(app, "0.0.0.0:0", token="")
     server = StatusServer(app, "0.0.0.0:0", token="secret")
     server.close()  # also before it was started
     for wrong in ("x", "127.0.0.1:x", "127.0.0.1:70000", "", "a b:1"):

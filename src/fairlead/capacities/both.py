@@ -11,6 +11,7 @@ from fairlead.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 
+    from fairlead.core.part import Part
     from fairlead.core.ticket import Ticket
 
 
@@ -24,8 +25,8 @@ class Both(Capacity):
     """
 
     def __init__(self, *parts: Capacity, name: str = "both") -> None:
-        if not parts:
-            raise ConfigError("Both needs at least one capacity")
+        if not parts or not all(isinstance(part, Capacity) for part in parts):
+            raise ConfigError(f"Both needs at least one capacity, and nothing else; got {parts!r}")
         names = [part.name for part in parts]
         if len(set(names)) == len(names):  # nor may two parts further inside share one
             names = [part.name for part in _innermost(parts) if part.scoped]
@@ -45,6 +46,11 @@ class Both(Capacity):
         super().report_to(opened)
         for part in self.parts:
             part.report_to(opened)
+
+    def whole(self) -> Iterator[Part]:
+        yield self
+        for part in self.parts:
+            yield from part.whole()
 
     def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
         return tuple(scope for part in self.parts for scope in part.scopes(ticket))

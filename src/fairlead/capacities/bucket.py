@@ -26,7 +26,7 @@ from math import ceil, floor, inf
 from typing import TYPE_CHECKING, Literal
 
 from fairlead.core.capacity import FULL, NEVER, STOP, Capacity
-from fairlead.core.checks import is_number
+from fairlead.core.checks import is_number, read_by
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class TokenBucket(Capacity):
         rate: float,
         burst: float,
         *,
-        by: Callable[[Ticket], Hashable] | None = None,
+        by: str | Callable[[Ticket], Hashable] | None = None,
         interval: float | None = None,
         delay_initial_fill: bool = False,
         oversize: Literal["refuse", "debt"] = "refuse",
@@ -76,7 +76,7 @@ class TokenBucket(Capacity):
         self.oversize = oversize
         self.max_idle_time = max_idle_time
         self.max_keys = max_keys
-        self._by = by
+        self._by = None if by is None else read_by(by)
         self.scoped = by is not None
         self._buckets: dict[Hashable, Bucket] = {}  # in order of use
 

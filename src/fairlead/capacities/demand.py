@@ -7,13 +7,14 @@ within it, since equal users of one workload are to get equal shares wherever th
 from __future__ import annotations
 
 from math import exp
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
     from fairlead.core.ticket import Ticket
 
+    Mode = Literal["leased", "local", "closed", "open"]
     FlowOf = Callable[[Ticket], tuple[Hashable, float, Hashable]]
 
 MEMORY = 0.1  # seconds over which the rate is remembered
@@ -102,6 +103,36 @@ def claim_of(workload: Hashable, lines: Iterable[Line]) -> Claim:
     users: dict[Hashable, None] = {user: None for line in lines for user in line.users}
     largest = max(line.largest for line in lines)
     return Claim(workload, lines[0].weight, len(users), tokens, tokens / tickets, largest)
+
+
+class Leased:
+    """A limit whose room is lent; `stir` is called, at most once until `wants` is, when there is something to want."""
+
+    def __init__(self) -> None:
+        self.mode: Mode = "leased"
+        self.stir: Callable[[], None] = _nobody
+        self._stirred: dict[Hashable, None] = {}
+        self._called = False
+
+    def look_at(self, key: Hashable) -> None:
+        """Have the next `wants` look at a key."""
+        self._stirred[key] = None
+
+    def _stir(self, key: Hashable) -> None:
+        self._stirred[key] = None
+        if not self._called:
+            self._called = True
+            self.stir()
+
+    def _look(self) -> list[Hashable]:
+        """Tell the keys where something happened since the last look."""
+        stirred, self._stirred = list(self._stirred), {}
+        self._called = False
+        return stirred
+
+
+def _nobody() -> None:
+    """Nobody is to be told."""
 
 
 class Rate:

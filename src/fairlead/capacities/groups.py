@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fairlead.core.capacity import Capacity
+from fairlead.core.checks import read_by
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Groups(Capacity):
     ) -> None:
         self.name = name
         self._scope = (name, None)
-        self._key: Callable[[Ticket], Hashable] = attrgetter(by) if isinstance(by, str) else by
+        self._key = read_by(by)
         self._until_told = until_told
         self._told = told
         self.active: dict[Hashable, float] = {}  # since when

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 from typing import TYPE_CHECKING
 
 from fairlead.core.capacity import FULL, STOP, Capacity
-from fairlead.core.checks import is_number
+from fairlead.core.checks import is_number, read_by
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Mapping
+    from collections.abc import Callable, Collection, Hashable
 
     from fairlead.core.ticket import Ticket
 
@@ -29,12 +30,12 @@ class InFlight(Capacity):
         self,
         limit: float,
         *,
-        by: Callable[[Ticket], Hashable] | None = None,
+        by: str | Callable[[Ticket], Hashable] | None = None,
         expire_after: float = inf,
         name: str = "in flight",
     ) -> None:
         self.name = name
-        self._by = by
+        self._by = None if by is None else read_by(by)
         self.scoped = by is not None
         self._used: dict[Hashable, float] = {}
         self.resize(limit)
@@ -148,6 +149,8 @@ class Pools(Capacity):
         self.name = name
         self._limits: dict[Hashable, int] = {}
         self._used: dict[Hashable, int] = {}
+        if not isinstance(limits, Mapping):
+            raise ConfigError(f'Pools needs slots by pool, such as {{"gpu": 2}}; got {limits!r}')
         for pool, limit in limits.items():
             self.resize(pool, limit)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fairlead.capacities.block import DUST, Block
 from fairlead.capacities.bucket import TokenBucket
-from fairlead.capacities.demand import by_workload
+from fairlead.capacities.demand import Leased, by_workload
 from fairlead.core.capacity import FULL, NEVER, STOP, Capacity
 from fairlead.core.ticket import RUNNING
 from fairlead.errors import ConfigError
@@ -28,16 +28,13 @@ if TYPE_CHECKING:
     from fairlead.capacities.demand import FlowOf
     from fairlead.core.ticket import Ticket
 
-    Mode = Literal["leased", "local", "closed", "open"]
-
 MOST = 100_000  # keys whose spending in a loss is remembered; workloads whose scopes are
 
 
-class LeasedTokens(Capacity):
+class LeasedTokens(Capacity, Leased):
     """A token bucket kept by a ledger; `burst` is its size, beyond which a cost can never be paid.
 
-    `flow` tells a ticket's workload, weight and user.  `stir` is called (at most once until `wants` is) when there is
-    something to ask for.
+    `flow` tells a ticket's workload, weight and user.
 
     >>> tokens = LeasedTokens(30, by=lambda ticket: ticket.tenant)
     >>> tokens.grant("ann", 5, {}, until=10.0)
@@ -55,17 +52,13 @@ class LeasedTokens(Capacity):
         name: str = "tokens",
     ) -> None:
         self.name = name
-        self.mode: Mode = "leased"
-        self.stir: Callable[[], None] = _nobody
+        Leased.__init__(self)
         self._by = by
         self._flow = flow
         self._blocks: dict[Hashable, Block] = {}
-        self._stirred: dict[Hashable, None] = {}
-        self._called = False
         self._local: TokenBucket | None = None
-        self._own: dict[
-            Hashable, tuple[Hashable, ...]
-        ] = {}  # scopes by workload, if there is one key
+        # Scopes by workload, if there is one key.
+        self._own: dict[Hashable, tuple[Hashable, ...]] = {}
         self.set_burst(burst)
 
     @property
@@ -310,9 +303,8 @@ class LeasedTokens(Capacity):
 
         What came back or was overdrawn is handed over: if it does not reach the ledger, say so with `unsent`.
         """
-        keys = list(self._blocks) if all_keys else list(self._stirred)
-        self._stirred.clear()
-        self._called = False
+        stirred = self._look()
+        keys = list(self._blocks) if all_keys else stirred
         wants = []
         for key in keys:
             block = self._blocks.get(key)
@@ -324,10 +316,6 @@ class LeasedTokens(Capacity):
             elif block.idle(now):
                 del self._blocks[key]
         return wants
-
-    def look_at(self, key: Hashable) -> None:
-        """Have the next `wants` look at a key."""
-        self._stirred[key] = None
 
     def unsent(self, want: TokenWant) -> None:
         """Take back what a want told, for it may not have reached the ledger; what came back is written off."""
@@ -371,13 +359,3 @@ class LeasedTokens(Capacity):
 
     def _open(self, key: Hashable, block: Block) -> None:
         self.opened.extend((self.name, key, workload) for workload in block.waiting.lines)
-
-    def _stir(self, key: Hashable) -> None:
-        self._stirred[key] = None
-        if not self._called:
-            self._called = True
-            self.stir()
-
-
-def _nobody() -> None:
-    """Nobody is to be told."""

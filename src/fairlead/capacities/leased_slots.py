@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from fairlead.capacities.demand import Claim, Demand, by_workload, claim_of
+from fairlead.capacities.demand import Claim, Demand, Leased, by_workload, claim_of
 from fairlead.capacities.inflight import InFlight
 from fairlead.core.capacity import FULL
 from fairlead.errors import ConfigError
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from fairlead.capacities.demand import FlowOf
     from fairlead.core.ticket import Ticket
-
-    Mode = Literal["leased", "local", "closed", "open"]
 
 RENEW = 0.25  # seconds after which the ledger is told anew, though nothing changed
 
@@ -58,10 +56,8 @@ class Loan:
         self.dry_until = -inf  # the ledger has nothing to say before this instant
         self.waiting = Demand()
         self.running = Demand()
-        self.peak = (
-            0.0  # the most that was in flight since the last look, and between the two before
-        )
-        self.last_peak = 0.0
+        # The most that was in flight since the last look, and between the two before.
+        self.peak = self.last_peak = 0.0
         self.told = 0.0  # what the ledger believes to be held
         self.told_at = -inf
 
@@ -75,11 +71,10 @@ class Loan:
         return claims
 
 
-class LeasedSlots(InFlight):
+class LeasedSlots(InFlight, Leased):
     """At most `limit` tokens in flight in all processes; a ticket larger than that goes alone.
 
-    `flow` tells a ticket's workload, weight and user.  `stir` is called (at most once until `wants` is) when there is
-    something to ask for.
+    `flow` tells a ticket's workload, weight and user.
 
     >>> slots = LeasedSlots(10, expire_after=60.0)
     >>> slots.lend("in flight", 4, until=100.0)
@@ -98,12 +93,9 @@ class LeasedSlots(InFlight):
         expire_after: float = inf,
         name: str = "in flight",
     ) -> None:
-        self.mode: Mode = "leased"
-        self.stir: Callable[[], None] = _nobody
+        Leased.__init__(self)
         self._flow = flow
         self._loans: dict[Hashable, Loan] = {}
-        self._stirred: dict[Hashable, None] = {}
-        self._called = False
         self._nodes = 1
         self._rank = 0
         super().__init__(limit, by=by, expire_after=expire_after, name=name)
@@ -224,9 +216,8 @@ class LeasedSlots(InFlight):
 
     def wants(self, now: float, *, all_keys: bool = False) -> list[SlotWant]:
         """Tell what to ask the ledger for, of the keys where something happened, or of all."""
-        keys = list(self._loans) if all_keys else list(self._stirred)
-        self._stirred.clear()
-        self._called = False
+        stirred = self._look()
+        keys = list(self._loans) if all_keys else stirred
         wants = []
         for key in keys:
             loan = self._loans.get(key)
@@ -245,10 +236,6 @@ class LeasedSlots(InFlight):
                 loan.told, loan.told_at = held, now
                 wants.append(SlotWant(key, claims, ahead, held))
         return wants
-
-    def look_at(self, key: Hashable) -> None:
-        """Have the next `wants` look at a key."""
-        self._stirred[key] = None
 
     def dry(self, key: Hashable, until: float) -> None:
         """Note that there is nothing to ask for before `until`."""
@@ -301,13 +288,3 @@ class LeasedSlots(InFlight):
         if loan is None:
             loan = self._loans[key] = Loan()
         return loan
-
-    def _stir(self, key: Hashable) -> None:
-        self._stirred[key] = None
-        if not self._called:
-            self._called = True
-            self.stir()
-
-
-def _nobody() -> None:
-    """Nobody is to be told."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fairlead.core.capacity import Capacity
+from fairlead.core.checks import read_by
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Quotas(Capacity):
     ) -> None:
         self.name = name
         self._of = of  # as people call what is counted
-        self._key: Callable[[Ticket], Hashable] = attrgetter(by) if isinstance(by, str) else by
+        self._key = read_by(by)
         self._used: dict[Hashable, int] = {}
         self._limits: dict[Hashable, int] = {}
         self._default = default

@@ -1,7 +1,7 @@
 """The `fairlead` command.
 
-Importing this costs nothing: typer and rich are an extra, loaded when a command line is read.  Exit codes: 0 done, 2 a
-command line that cannot be used, 130 stopped with Ctrl-C.
+Importing this costs nothing: typer and rich are an extra, loaded when a command line is read.  Exit codes: 0 done, 1
+not done, or looked at and found wanting, 2 what was given cannot be used, 130 stopped with Ctrl-C.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def status(url: Url, as_json: AsJson = False) -> Any:
 
 
 def _migrate(url: str, as_json: bool) -> int:
+    from fairlead.config import hide_password
     from fairlead.jobs.stores.opening import open_store
-    from fairlead.jobs.stores.passwords import hide_password
 
     store = open_store(url)
     taken = asyncio.run(store.migrate())
@@ -66,8 +66,8 @@ def _migrate(url: str, as_json: bool) -> int:
 
 
 def _status(url: str, as_json: bool) -> int:
+    from fairlead.config import hide_password
     from fairlead.jobs.stores.opening import open_store
-    from fairlead.jobs.stores.passwords import hide_password
 
     found, needed = asyncio.run(open_store(url).versions())
     state = "current" if found == needed else "older" if found < needed else "newer"

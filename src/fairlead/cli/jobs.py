@@ -95,13 +95,13 @@ def submit(
     """Submit a DAG file as a run, durably, and print its id."""
 
     async def deed(operations: Operations) -> int:
-        from fairlead.cli.jobs_view import say_json
-        from fairlead.cli.saying import note, say
+        from fairlead.cli.jobs_view import tell
+        from fairlead.cli.saying import note
 
         given = file if file != "-" else sys.stdin.buffer.read()
         said = await operations.submit(given, start_at)
         if not wait:
-            say_json(said) if as_json else say(said["id"])
+            tell(said, as_json, said["id"])
             if not said["new"] and not as_json:
                 note(f"run {said['id']} had been submitted before, with the same key")
             return 0
@@ -127,10 +127,10 @@ def list_runs(
     """List runs, newest first."""
 
     async def deed(operations: Operations) -> int:
-        from fairlead.cli.jobs_view import say_json, say_runs
+        from fairlead.cli.jobs_view import say_runs, tell
 
         found = await operations.runs(state=state, tenant=tenant, before=before, limit=limit)
-        say_json(found) if as_json else say_runs(found)
+        tell(found, as_json, say_runs)
         return 0
 
     return carry_out(app, db, deed)
@@ -148,12 +148,12 @@ def show(
     """Show a run and its jobs."""
 
     async def deed(operations: Operations) -> int:
-        from fairlead.cli.jobs_view import say_json, say_run
+        from fairlead.cli.jobs_view import say_run, tell
 
         if watch:
             return await _follow(operations, run, timeout, as_json)
         found = await operations.run(run)
-        say_json(found) if as_json else say_run(found)
+        tell(found, as_json, say_run)
         return 0
 
     return carry_out(app, db, deed)
@@ -161,14 +161,14 @@ def show(
 
 async def _follow(operations: Operations, run: str, timeout: str | None, as_json: bool) -> int:
     """Wait for the end of a run, and show it."""
-    from fairlead.cli.jobs_view import follow, say_json, say_run
+    from fairlead.cli.jobs_view import follow, say_run, tell
     from fairlead.cli.saying import note
     from fairlead.config import seconds
 
     limit = None if timeout is None else seconds(timeout, "--timeout", zero=True)
     ended = await follow(operations, run, limit)
     found = await operations.run(run)
-    say_json(found) if as_json else say_run(found)
+    tell(found, as_json, say_run)
     if ended is None:
         note(f"run {found['id']} has not ended within {timeout}; it goes on")
         return 1
@@ -185,11 +185,10 @@ def explain(
     """Say why a job is not running, and when it likely will."""
 
     async def deed(operations: Operations) -> int:
-        from fairlead.cli.jobs_view import say_json
-        from fairlead.cli.saying import say
+        from fairlead.cli.jobs_view import tell
 
         found = await operations.explain(job)
-        say_json(found.document()) if as_json else say(found.sentence)
+        tell(found.document(), as_json, found.sentence)
         return 0
 
     return carry_out(app, db, deed)
@@ -257,14 +256,14 @@ def sla(
     """Change the SLAs of a run, or of one of its jobs."""
 
     async def deed(operations: Operations) -> int:
-        from fairlead.cli.jobs_view import say_json, say_run
+        from fairlead.cli.jobs_view import say_run, tell
         from fairlead.jobs.sla import KEEP
 
         def read(text: str | None) -> Any:
             return KEEP if text is None else None if text == "none" else text
 
         found = await operations.set_sla(run, soft=read(soft), hard=read(hard), job=job)
-        say_json(found) if as_json else say_run(found)
+        tell(found, as_json, say_run)
         return 0
 
     return carry_out(app, db, deed)

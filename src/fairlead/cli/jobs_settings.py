@@ -185,11 +185,10 @@ def remove_schedule(name: Name, app: App = None, db: Db = None, as_json: Json = 
     """Remove a schedule; the runs it has submitted stay."""
 
     async def deed(operations: Operations) -> int:
-        from fairlead.cli.jobs_view import say_json
-        from fairlead.cli.saying import say
+        from fairlead.cli.jobs_view import tell
 
         said = await operations.drop_schedule(name)
-        say_json(said) if as_json else say(f"schedule {said['removed']} removed")
+        tell(said, as_json, f"schedule {said['removed']} removed")
         return 0
 
     return carry_out(app, db, deed)
@@ -212,11 +211,10 @@ def resume_schedule(name: Name, app: App = None, db: Db = None, as_json: Json = 
 
 def _rest(name: str, paused: bool, app: str | None, db: str | None, as_json: bool) -> int:
     async def deed(operations: Operations) -> int:
-        from fairlead.cli.jobs_view import say_json
-        from fairlead.cli.saying import say
+        from fairlead.cli.jobs_view import tell
 
         said = await operations.pause_schedule(name, paused)
-        say_json(said) if as_json else say(f"schedule {name} {'rests' if paused else 'goes on'}")
+        tell(said, as_json, f"schedule {name} {'rests' if paused else 'goes on'}")
         return 0
 
     return carry_out(app, db, deed)

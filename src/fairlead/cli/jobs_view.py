@@ -17,7 +17,7 @@ from fairlead.jobs.showing import visible
 from fairlead.jobs.states import TERMINAL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
@@ -43,6 +43,16 @@ COLORS = {
 def say_json(document: Any) -> None:
     """Print one JSON document, in ASCII: no escape of any terminal is in it."""
     say(json.dumps(document, indent=2))
+
+
+def tell(document: Any, as_json: bool, words: str | Callable[[Any], None]) -> None:
+    """Print a document as JSON, or what is said of it in words."""
+    if as_json:
+        say_json(document)
+    elif isinstance(words, str):
+        say(words)
+    else:
+        words(document)
 
 
 def console_of(stream: Any = None) -> Console:

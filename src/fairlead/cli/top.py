@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fairlead.cli.carrying import carried_out
+
 HERE = "http://127.0.0.1:8080"
 
 
@@ -22,7 +24,11 @@ def top(
         bool, typer.Option("--json", help="Print one snapshot as JSON, and end.")
     ] = False,
 ) -> Any:
-    """Watch a server: who runs, who waits and how long, at every gate."""
-    from fairlead.cli import top_view
+    """Watch a server: who runs, who waits and how long, at every gate.  Ends with 1 if it cannot be asked."""
 
-    return top_view.show(url, token, once=once, as_json=json)
+    def look() -> int:
+        from fairlead.cli import top_view
+
+        return top_view.show(url, token, once=once, as_json=json)
+
+    return carried_out(look, "top", "cli")

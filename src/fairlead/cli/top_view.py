@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from fairlead.config import shown
-from fairlead.errors import FairleadError
+from fairlead.errors import ConfigError, FairleadError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -58,7 +58,7 @@ def follow(url: str, token: str | None) -> Generator[dict[str, Any], None, None]
     except ValueError:
         port = -1
     if kind is None or not parts.hostname or port == -1:
-        raise FairleadError(f"{shown(url)} is no address of a server; one is http://127.0.0.1:8080")
+        raise ConfigError(f"{shown(url)} is no address of a server; one is http://127.0.0.1:8080")
     headers = {"accept": "text/event-stream"}
     if token is not None:
         headers["authorization"] = f"Bearer {token}"

@@ -10,8 +10,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
-from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -107,19 +105,17 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
     store = await jobs.store()
-    process = f"{socket.gethostname()}:{os.getpid()}:{token_hex(6)}"
     estimates = Estimates()
 
     async def finish(endings: list[Ending]) -> None:
-        await store.finish(process, endings)
+        await store.finish(crew.process, endings)
         estimates.note(endings)
 
     crew = Crew(
         store,
         jobs.tasks,
         specs,
-        name=name or socket.gethostname(),
-        process=process,
+        name=name,
         lease=jobs.settings.lease,
         poll=jobs.settings.poll,
         finish=finish,

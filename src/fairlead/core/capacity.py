@@ -15,6 +15,8 @@ from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from fairlead.core.part import Part
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping
 
@@ -48,7 +50,7 @@ class Later(NamedTuple):
     at: float
 
 
-class Capacity:
+class Capacity(Part):
     """The base of every capacity; a user's own needs `refusal`, `take` and `give`.
 
     >>> class OneAtATime(Capacity):
@@ -64,14 +66,11 @@ class Capacity:
     name = "capacity"
     scoped = False  # does scopes() ever name one?
     watches = False  # does it want enter() and leave()?
-    gated = False  # True: it has a gate, and can have no other
-    thread_gate: Any = (
-        None  # that gate, where threads share it: a door given the same capacity may join
-    )
+    # Its gate, where threads share it: a door given the same capacity may join.
+    thread_gate: Any = None
     full: bool  # did the last admission leave room for nobody?
-    counts = (
-        False  # is it a number of slots, `used` of `total`?  Then the gate counts, and need not ask
-    )
+    # Is it a number of slots, `used` of `total`?  Then the gate counts, and need not ask.
+    counts = False
     lasts = False  # does a STOP stand until `ready_at`, unless something is in `opened` before?
     # Scopes that gained room since the gate last looked, and each Later that it is to look at; FULL in it: any scope.
     opened: list[Hashable]

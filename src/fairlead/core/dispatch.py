@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fairlead.core.capacity import FULL, NEVER, STOP
 from fairlead.core.deadlines import Deadlines
 from fairlead.core.eviction import Evictions
+from fairlead.core.part import claim
 from fairlead.core.policy import Policy, title
 from fairlead.core.scopes import Scopes
 from fairlead.core.ticket import EVICTED, EXPIRED, REFUSED, RUNNING, WAITING, Evicted, Outcome
-from fairlead.errors import ConfigError, FairleadError, PolicyError
+from fairlead.errors import FairleadError, PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -30,13 +31,7 @@ class Dispatcher:
     """The state of a gate and the moves of its tickets; `Gate` adds the verbs."""
 
     def __init__(self, policy: Policy, capacity: Capacity, *, reserve_after: float = inf) -> None:
-        for part in (policy, capacity):
-            if part.gated:
-                raise ConfigError(
-                    f"{type(part).__name__} has a gate already; make a new one, "
-                    "or let schedulers share one with SharedPool"
-                )
-            part.gated = True
+        claim(policy, capacity)
         self.policy = policy
         self.capacity = capacity
         self.reserve_after = reserve_after  # the age at which a ticket closes all its scopes
@@ -95,7 +90,7 @@ class Dispatcher:
                 except FairleadError as error:
                     self._failed, self._untold = error, []
                     break  # what is to be given back is given back all the same
-        if now > self.now:  # what is no time at all is no step
+        if now > self.now:  # NaN moves nothing
             self.now = now
         if own is not None and own in changed:
             changed.remove(own)
@@ -332,7 +327,7 @@ class Dispatcher:
 
     # Evicting
 
-    def _hunt(self, now: float, changed: list[Ticket]) -> bool:
+    def _hunt(self, now: float, changed: list[Ticket]) -> None:
         """Evict at most one holder, for the head of a line, and only if that would really admit it.
 
         The head of the line is the policy's, or, where a scope is closed, the one it was closed for.
@@ -340,7 +335,7 @@ class Dispatcher:
         self._hunting = False
         grounds, self._evictions.grounds = self._evictions.grounds, {}
         if self._evictions.preemptors <= len(self._claims):
-            return False  # nobody would; and to ask a planner for its head costs a plan
+            return  # nobody would; and to ask a planner for its head costs a plan
         closed = self._scopes.closed
         for head in (self.policy.head(now), *(closed.get(scope) for scope in grounds)):
             if head is None or not head.can_preempt or head in self._claims:
@@ -358,8 +353,7 @@ class Dispatcher:
                 victim.reason = Evicted(head.key, head.rank)
             self.policy.remove(head, now)
             self._claims[head] = None
-            return True
-        return False
+            return
 
     def _may_evict(self, ticket: Ticket) -> None:
         """A ticket starts to wait that may evict."""

@@ -29,9 +29,8 @@ class Evictions:
     def __init__(self) -> None:
         self._pools: dict[Hashable, dict[int, dict[Ticket, None]]] = {}
         self.claims: dict[Ticket, None] = {}
-        self.grounds: dict[
-            Hashable, None
-        ] = {}  # scopes where a victim may be found that was not there
+        # Scopes where a victim may be found that was not there.
+        self.grounds: dict[Hashable, None] = {}
         self.preemptors = 0  # waiting tickets that may evict, claims among them
         self.owed: dict[Ticket, None] = {}  # evicted, their room has not come back yet
 

@@ -103,7 +103,7 @@ def _earlier(ticket: Ticket | None) -> str:
 
 
 def _named(ticket: Ticket | None) -> str:
-    """Name a ticket to a person: by its key, or as the how-manieth that came, and whose it is."""
+    """Name a ticket to a person: by its key, or by its number of arrival, and whose it is."""
     if ticket is None:
         return "another"
     name = f"number {ticket.seq}" if ticket.key is None else repr(ticket.key)

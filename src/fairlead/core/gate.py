@@ -119,7 +119,8 @@ class Gate(Dispatcher):
         self._seq = ticket.seq = self._seq + 1
         if ticket.arrived_at == UNSET:
             ticket.arrived_at = now
-        at_once = not self._full and now < self.due  # else what is due comes first
+        # Else what is due comes first; a bound that nothing stands behind any more decides nothing.
+        at_once = not self._full and (now < self.due or now < self.next_wakeup(now))
         if at_once and (
             self._outranks(ticket, now) if self.waiting else self._all_skip or self._skips(ticket)
         ):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fairlead.core.capacity import STOP
 from fairlead.core.checks import is_number
 from fairlead.core.lanes import KeyLane, Lane, Order
+from fairlead.core.part import Part
 from fairlead.core.ticket import QueueLimit
 from fairlead.errors import ConfigError, PolicyError
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     Admit = Callable[[Ticket], Hashable | None]
 
 
-class Policy:
+class Policy(Part):
     """Order by `key(ticket)`, smallest first, arrival among equals; the base of every other policy.
 
     >>> class ShortestFirst(Policy):
@@ -38,7 +39,6 @@ class Policy:
     charges = False  # True: charge() matters
     timed = False  # True: wakes_at() matters
     limited = False  # True: overflow() matters
-    gated = False  # True: it has a gate, and can have no other
     nests = False  # True: there may be limits inside
     rouses = False  # True: rouse() may be called
     # Set by the policy this one is part of; to be called when it has something to offer though no scope has opened.
@@ -105,9 +105,8 @@ class Policy:
         first = lane.add(ticket, key)
         self._size += 1
         if first or lane.order is None:
-            self._ready.add(
-                lane
-            )  # also if it was parked: a newcomer that heads it ranks before the one refused
+            # Also if it was parked: a newcomer that heads it ranks before the one refused.
+            self._ready.add(lane)
 
     def pick(self, admit: Admit, now: float) -> Ticket | None:
         """Offer candidates to `admit` in order; return the one it took, or None."""

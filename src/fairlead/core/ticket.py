@@ -1,8 +1,10 @@
 """One unit of work asking for a turn, and the verdict written on it.
 
-Only the gate writes `state`, `reason`, `seq`, `arrived_at` and `started_at`; only policies write `place`; only a
-policy that promotes writes `promoted`.  Everything else is the caller's, fixed before `offer`, except that a policy
-may shorten `wait_until` when the ticket starts to wait, and a capacity `hold_until` when it starts.
+While a gate has a ticket, only the gate writes `state`, `reason`, `seq`, `arrived_at` and `started_at`; only policies
+write `place`; only a policy that promotes writes `promoted`.  Everything else is the caller's, fixed before `offer`
+(`evictable` until it starts), except that a policy may shorten `wait_until` when the ticket starts to wait, and a
+capacity `hold_until` when it starts.  Before `offer`, and after its end, all of it is its door's: to say that it runs
+already (`adopt`), to write a verdict of the door's own, or to make it new and offer it again.
 """
 
 from __future__ import annotations
@@ -43,6 +45,9 @@ class QueueLimit(NamedTuple):
     queue: str
     waiting: int
     limit: int
+
+    def __str__(self) -> str:
+        return f"{self.waiting} wait already, the limit is {self.limit}"
 
 
 class Evicted(NamedTuple):

@@ -71,7 +71,8 @@ class Adviser:
             return self._unknown(path)
         if kind == "literal_error" and error["loc"][-1] == "[key]":
             near = _near(error["input"], self._literal)
-            known = f"the {self._called}es are {', '.join(self._literal)}"
+            plural = self._called + ("es" if self._called.endswith("s") else "s")
+            known = f"the {plural} are {', '.join(self._literal)}"
             meant = f"did you mean {near}?" if near else known
             return f"unknown {self._called} {shown(error['input'])}; {meant}"
         if kind == "value_error":
@@ -135,11 +136,6 @@ class Adviser:
             if _many(field.annotation):
                 next(parts, None)
         return model
-
-    def keys_at(self, path: Path) -> list[str]:
-        """The keys that may stand at a path."""
-        model = self._model_at(path)
-        return self._keys(model) if model else []
 
     def _keys(self, model: type[Model]) -> list[str]:
         names = [field.alias or name for name, field in model.model_fields.items()]

@@ -21,9 +21,8 @@ from fairlead.documents.reading import (
 )
 
 Settings = TypeVar("Settings")
-Tree = tuple[
-    Node | None, list[Problem], str
-]  # what was read, what is wrong with it, where it came from
+# What was read, what is wrong with it, where it came from.
+Tree = tuple[Node | None, list[Problem], str]
 
 
 class Loaded(NamedTuple, Generic[Settings]):

@@ -1,6 +1,6 @@
 """From bytes or mappings to a tree of plain values that knows where each came from.
 
-It knows YAML 1.2 and nothing of gateways.  What cannot be trusted is refused here: tags, duplicate keys, several
+It knows YAML 1.2 and nothing of doors.  What cannot be trusted is refused here: tags, duplicate keys, several
 documents, and whatever is too large, too deep or expands too far through aliases.  It reads events, not objects:
 nothing that a file names is ever constructed, and no recursion goes deeper than `DEEPEST`.
 """
@@ -8,6 +8,7 @@ nothing that a file names is ever constructed, and no recursion goes deeper than
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
@@ -57,6 +58,7 @@ _OTHER_BASE = re.compile(r"0o[0-7]{1,100}|0x[0-9a-fA-F]{1,100}", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NO_FILE = "is not a regular file; give the path of a YAML file"
 _LEAVES = (str, int, float, timedelta, BaseModel, type(None))
 
 
@@ -75,15 +77,19 @@ class Problem(NamedTuple):
 
 
 class Node:
-    """A value, where it stands, and where its keys stand; `size` and `height` count what is inside."""
+    """A value, where it stands, and where its keys stand; `size` and `height` count what is inside.
 
-    __slots__ = ("value", "at", "keys", "size", "height")
+    `span` is where the text of a scalar begins and ends, with its anchor.
+    """
+
+    __slots__ = ("value", "at", "keys", "size", "height", "span")
 
     def __init__(self, value: Any, at: tuple[int, int] = (0, 0)) -> None:
         self.value = value
         self.at = at
         self.keys: dict[str, tuple[int, int]] = {}
         self.size = self.height = 1
+        self.span = (0, 0)
 
     def plain(self) -> Any:
         """The value without its whereabouts."""
@@ -151,16 +157,25 @@ def digest_of(content: bytes | Problem) -> str:
 def content_of(path: str, most: int = MOST_BYTES) -> bytes | Problem:
     """Read a file; what is too large, or no file, is a problem."""
     try:
-        if not stat.S_ISREG(File(path).stat().st_mode):  # opening a FIFO would wait for ever
-            return Problem(0, 0, "", "is not a regular file; give the path of a YAML file")
-        with File(path).open("rb") as file:
-            content = file.read(most + 1)
+        if not stat.S_ISREG(File(path).stat().st_mode):  # opening a device may have effects
+            return Problem(0, 0, "", _NO_FILE)
+        with open(path, "rb", opener=_without_waiting) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                return Problem(0, 0, "", _NO_FILE)
+            # What a kernel makes while it is read tells no size, and reading it may wait for ever.
+            content = file.read(most + 1) if found.st_size else b""
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         return Problem(0, 0, "", f"cannot be read ({reason}); check the path and its permissions")
     if len(content) > most:
-        return Problem(0, 0, "", f"is larger than {most:,} bytes; is it a configuration?")
+        return Problem(0, 0, "", f"is larger than {most:,} bytes, the most that is read")
     return content
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open what may have become a FIFO since it was looked at."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def tree_of_yaml(content: bytes) -> tuple[Node | None, list[Problem]]:
@@ -244,7 +259,9 @@ class _Builder:
         if self._events > 2 * MOST_VALUES:
             raise _too_large(at)
         if isinstance(event, ScalarEvent):
-            self._add(self._begun(Node(_scalar(event), at), event), at)
+            node = self._begun(Node(_scalar(event), at), event)
+            node.span = event.start_mark.index, event.end_mark.index
+            self._add(node, at)
         elif isinstance(event, MappingStartEvent | SequenceStartEvent):
             node = Node({} if isinstance(event, MappingStartEvent) else [], at)
             if len(self._open) >= DEEPEST:
@@ -265,7 +282,8 @@ class _Builder:
 
     def _begun(self, node: Node, event: Any) -> Node:
         if event.tag is not None:
-            self._problem(node.at, f"the tag {shown(str(event.tag))} is not allowed; remove it")
+            # Not which: a secret that begins with ! looks like a tag, and with * like an alias.
+            self._problem(node.at, "a tag is not allowed; remove it, or put the value in quotes")
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
@@ -273,9 +291,10 @@ class _Builder:
     def _meant(self, anchor: str, at: tuple[int, int]) -> Node:
         node = self._anchors.get(anchor)
         if node is None:
-            self._problem(at, f"no anchor &{shown(anchor)[1:-1]} comes before this alias")
+            said = "no anchor of this name comes before this alias; if it is none, put it in quotes"
+            self._problem(at, said)
         elif any(node is outer for outer in self._open):
-            self._problem(at, f"the alias *{shown(anchor)[1:-1]} stands inside what it stands for")
+            self._problem(at, "the alias stands inside what it stands for")
         else:
             return node
         return Node(None, at)

@@ -5,8 +5,7 @@ Each refuses with a sentence that begins with "must" or "may not".
 
 from __future__ import annotations
 
-import ipaddress
-import re
+from hashlib import sha256
 from typing import Annotated, Any
 
 from pydantic import (
@@ -15,11 +14,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StringConstraints,
     WithJsonSchema,
     model_validator,
 )
 
-from fairlead.config import seconds, shown
+from fairlead.config import ESCAPED, is_readable, seconds, shown
+from fairlead.documents.addresses import split_address
 
 LONGEST = 366 * 86_400.0
 DURATION = {
@@ -33,8 +34,7 @@ DURATION = {
     "examples": ["30s", "400ms", "1h30m", 5],
 }
 DURATION_OR_ZERO = DURATION | {"anyOf": [*DURATION["anyOf"], {"const": 0}]}
-
-_HOST = re.compile(r"[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]")
+EMPTY = sha256(b"").hexdigest()
 
 
 def _duration(value: Any, *, zero: bool = False) -> float:
@@ -48,35 +48,21 @@ def _duration_or_zero(value: Any) -> float:
     return _duration(value, zero=True)
 
 
-def split_address(text: str) -> tuple[str, int]:
-    """Split host:port; an IPv6 host stands in brackets, an empty one means every interface.
-
-    >>> split_address("[::1]:8080"), split_address(":80")
-    (('::1', 8080), ('', 80))
-    """
-    host, colon, port = text.rpartition(":")
-    good = colon and _HOST.fullmatch(host) and re.fullmatch(r"[0-9]{1,5}", port)
-    if not good or int(port) > 65_535:
-        raise ValueError(
-            f"must be host:port, such as 127.0.0.1:8080 or [::1]:8080; got {shown(text)}"
-        )
-    if host.startswith("["):
-        host = str(ipaddress.IPv6Address(host[1:-1]))
-    return host, int(port)
-
-
-def is_loopback(address: str) -> bool:
-    """Tell whether only this machine can reach a listener."""
-    host, _ = split_address(address)
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _address(text: str) -> str:
     split_address(text)
     return text
+
+
+def _of_something(digest: str) -> str:
+    if digest == EMPTY:
+        raise ValueError("may not be the hash of the empty text, which anybody can send")
+    return digest
+
+
+def _readable(url: str) -> str:
+    if not is_readable(url):
+        raise ValueError(f"must be a URL that can be read: {ESCAPED}")
+    return url
 
 
 Flag = Annotated[bool, Field(strict=True)]
@@ -85,6 +71,16 @@ DurationOrZero = Annotated[
     float, BeforeValidator(_duration_or_zero), WithJsonSchema(DURATION_OR_ZERO)
 ]
 Address = Annotated[str, AfterValidator(_address)]
+Digest = Annotated[  # of a secret, SHA-256 in hex
+    str,
+    StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower=True),
+    AfterValidator(_of_something),
+]
+RedisUrl = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, pattern=r"^(redis|rediss|valkey|valkeys|unix)://"),
+    AfterValidator(_readable),
+]
 
 
 class Model(BaseModel):

@@ -58,8 +58,6 @@ class Watch(Generic[Loaded]):
         refused: Callable[[], object] = lambda: None,
     ) -> None:
         self.path = os.fsdecode(path)
-        self.reloads = 0
-        self.failed_reloads = 0
         self._load_content = load_content
         self._apply = apply
         self._refused = refused
@@ -91,7 +89,7 @@ class Watch(Generic[Loaded]):
             self._follow()
         except Exception:
             logger.exception("%s: could not be followed; the old configuration stays", self.path)
-            self._count_refusal()
+            self._refused()
         if self._loop is not None:  # else `apply` has stopped us
             delay = INTERVAL if self._changing is None else SETTLED
             self._timer = self._loop.call_later(delay, self._look)
@@ -109,7 +107,7 @@ class Watch(Generic[Loaded]):
 
     def _take(self, loaded: Loaded) -> None:
         if loaded.problems:
-            self._count_refusal()
+            self._refused()
             for line in loaded.lines:
                 logger.error("%s", line)
             logger.error("%s: not applied; the old configuration stays", self.path)
@@ -117,9 +115,4 @@ class Watch(Generic[Loaded]):
         for warning in loaded.warnings:
             logger.warning("%s: %s", self.path, warning)
         self._apply(loaded)
-        self.reloads += 1
         logger.info("%s: applied", self.path)
-
-    def _count_refusal(self) -> None:
-        self.failed_reloads += 1
-        self._refused()

@@ -7,7 +7,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from fairlead.core.ticket import EXPIRED, NEW, RUNNING, WAITING, Outcome
+from fairlead.core.ticket import NEW, WAITING
 from fairlead.errors import Misuse
 from fairlead.flows.decorating import BlockingDecorating
 from fairlead.flows.flow import FAILED, OK, Flow
@@ -93,28 +93,22 @@ class BlockingFlow(Flow):
         with runtime.lock:
             if not point.parts.may_lend(self, runtime.now()):
                 return
-            told = self._told = threading.Event()
-            verdict = self.state, self.reason
-            point.ask_ledger(self, PATIENCE)
+            woken = self._told = threading.Event()
+            told = point.ask_ledger(self, PATIENCE)
         answer = self.scheduler.answered()
         try:
             if answer is not None:
-                answer.add_done_callback(lambda _: told.set())
-                told.wait(PATIENCE)
+                answer.add_done_callback(lambda _: woken.set())
+                woken.wait(PATIENCE)
         except BaseException:
-            with self._at_point() as point:
-                if self.state is RUNNING:  # granted, but nobody is there to use it
-                    point.runtime.finish(self, Outcome.LOST)
+            with self._at_point() as here:
+                here.take_out(self)
             raise
         finally:
             if answer is not None:
                 answer.cancel()
             with runtime.lock:
-                if self.state is WAITING:
-                    runtime.withdraw([self])
-                    self.state = EXPIRED
-                if self.state is EXPIRED:
-                    self.state, self.reason = verdict
+                point.stand_by(told, self)
 
     def _wait(self, told: threading.Event) -> None:
         try:

@@ -8,9 +8,8 @@ import select
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit
 
-from fairlead.errors import ConfigError, Misuse
+from fairlead.errors import Misuse
 from fairlead.flows.decorating import BlockingDecorating
 from fairlead.flows.remote import (
     CHECK,
@@ -21,6 +20,7 @@ from fairlead.flows.remote import (
     Asking,
     RemoteFlow,
     ended,
+    read_url,
 )
 
 if TYPE_CHECKING:
@@ -84,9 +84,7 @@ class SyncFlowClient(BlockingDecorating, Asking):
         baggage: bool = True,
     ) -> None:
         super().__init__(check_timeout=check_timeout, fail=fail, fail_at=fail_at, baggage=baggage)
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError("the service is at an http or https URL, like http://127.0.0.1:8088")
+        parts = read_url(url)
         self._make: Any = (
             http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         )

@@ -47,7 +47,7 @@ class ResultCache:
         self._most_entries, self._most_bytes = most_entries, most_bytes
         self._clock = clock
         self._entries: OrderedDict[Key, Entry] = OrderedDict()
-        self.bytes = self.hits = self.misses = 0
+        self.bytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -61,10 +61,8 @@ class ResultCache:
             self.delete(key)
             entry = None
         if entry is None:
-            self.misses += 1
             return None
         self._entries.move_to_end(key)
-        self.hits += 1
         return entry.value
 
     def put(self, key: Key, value: bytes, ttl: float = 0.0) -> None:

@@ -24,6 +24,7 @@ from fairlead.flows.remote import (
     Asking,
     RemoteFlow,
     ended,
+    read_url,
 )
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class FlowClient(Decorating, Asking):
         baggage: bool = True,
     ) -> None:
         super().__init__(check_timeout=check_timeout, fail=fail, fail_at=fail_at, baggage=baggage)
-        self._url = url.rstrip("/")
+        self._url = read_url(url).geturl().rstrip("/")
         self._headers = {"content-type": "application/json"}
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"

@@ -43,7 +43,6 @@ class Counts:
         self.delayed_tokens = 0.0
         self.on_time = 0
         self.forgotten = 0
-        self.work_total = 0.0
 
     def of(self, key: Hashable) -> Workload:
         """Find the counters of a workload, or begin them."""

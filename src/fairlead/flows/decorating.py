@@ -90,8 +90,8 @@ class BlockingDecorating:
             name = _name_of(function)
             if inspect.iscoroutinefunction(function):
                 raise Misuse(
-                    f"{name} is a coroutine function: decorate it with a {self.twin}, "
-                    "for to wait here would stop its event loop"
+                    f"{name} is a coroutine function: decorate it with a {self.twin}; "
+                    "waiting here would block its event loop"
                 )
 
             @functools.wraps(function)

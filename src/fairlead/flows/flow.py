@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
+from fairlead.config import shown
 from fairlead.core.ticket import (
     EXPIRED,
     NEW,
@@ -14,7 +15,7 @@ from fairlead.core.ticket import (
     Outcome,
     QueueLimit,
 )
-from fairlead.errors import Misuse, NeverFits, QueueFull, Refused, WaitedTooLong
+from fairlead.errors import ConfigError, Misuse, NeverFits, QueueFull, Refused, WaitedTooLong
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,10 +27,23 @@ if TYPE_CHECKING:
 
 NO_LABELS: Mapping[str, str] = {}
 DEFAULT = ("default", 1.0)  # a workload: its name and its priority
-OK, FAILED = (
-    Outcome.OK,
-    Outcome.FAILED,
-)  # an enum looks its members up anew each time: benchmarks/flows.py
+# An enum looks its members up anew each time: benchmarks/flows.py.
+OK, FAILED = Outcome.OK, Outcome.FAILED
+
+
+def read_labels(labels: Any) -> dict[Any, Any]:
+    """Copy labels: a caller may go on to change its own, and what is held is given back by the same key."""
+    try:
+        return dict(labels)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f'labels are a mapping of texts, such as {{"user_id": "u1"}}; got {shown(labels)}'
+        ) from None
+
+
+def bad_status(status: object) -> Misuse:
+    """Say what a flow ends with; nothing has changed."""
+    return Misuse(f'a flow ends "ok" or "error", not {shown(status)}')
 
 
 class Flow(LeanTicket):
@@ -78,8 +92,7 @@ class Flow(LeanTicket):
         point: Point | None = None,
     ) -> None:
         self.control_point = control_point
-        # A caller may go on to change its own; what is held is given back by the same key.
-        self.labels = NO_LABELS if labels is None else dict(labels)
+        self.labels = NO_LABELS if labels is None else read_labels(labels)
         self.scheduler = scheduler
         self.point = point
         self.timeout: float | None = None
@@ -122,9 +135,7 @@ class Flow(LeanTicket):
     @property
     def had_no_wait(self) -> bool:
         """Whether it was refused because it would not wait, or may not."""
-        return self.state is EXPIRED or (
-            self.state is REFUSED and isinstance(self.reason, QueueLimit)
-        )
+        return self.reject_reason in ("queue_full", "timeout")
 
     @property
     def message(self) -> str | None:
@@ -184,6 +195,9 @@ class Flow(LeanTicket):
         A second end, one of a flow that was refused, and one that comes after its tokens were given to others are
         harmless: they return False and free nothing.  The last still settles a quota that is this process's own.
         """
+        failed = status == "error"
+        if not failed and status != "ok":
+            raise bad_status(status)
         if tokens is not None and not 0 <= tokens < inf:
             raise Misuse(f"{self!r} cannot have spent {tokens!r}; give a finite number, 0 or more")
         if not self.accepted:
@@ -191,4 +205,4 @@ class Flow(LeanTicket):
         if self.point is None:
             again, self.ended = self.ended, True
             return not again
-        return self.point.end(self, FAILED if status == "error" else OK, tokens)
+        return self.point.end(self, FAILED if failed else OK, tokens)

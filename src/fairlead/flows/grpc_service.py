@@ -102,9 +102,10 @@ class GrpcFlows:
 
     def _knows(self, context: Context) -> bool:
         given = [value for key, value in context.invocation_metadata() or () if key == "x-api-key"]
-        sent = given[0] if len(given) == 1 else ""
-        secret = (self.token or "").encode()
-        return hmac.compare_digest(sent.encode() if isinstance(sent, str) else sent, secret)
+        if not self.token or len(given) != 1:
+            return False
+        sent = given[0].encode() if isinstance(given[0], str) else given[0]
+        return hmac.compare_digest(sent, self.token.encode())
 
     # Flows
 

@@ -48,6 +48,10 @@ def load_tree(tree: Node | None, problems: list[Problem], source: str) -> Loaded
     """Read a tree, which may be a part of a larger document: what is said of it keeps its whereabouts."""
     if tree is None or tree.value is None:  # unreadable, or an empty document
         return Loaded(Settings(), tuple(problems), source)
+    if not isinstance(tree.value, dict):
+        kind = "a list" if isinstance(tree.value, list) else "a single value"
+        problems.append(Problem(*tree.at, "", f"must be a mapping of settings; got {kind}"))
+        return Loaded(Settings(), tuple(problems), source)
     settings, plain = Settings(), tree.plain()
     try:
         settings = Settings.model_validate(plain)

@@ -6,9 +6,10 @@ nothing is true, `any` of nothing is false, and a matcher without parts matches 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
+
+from pydantic_core import SchemaValidator, core_schema
 
 if TYPE_CHECKING:
     from fairlead.flows.settings import Matcher
@@ -32,7 +33,7 @@ def _parts(matcher: Matcher) -> list[Test]:
     tests += [_within(label, frozenset(values)) for label, values in matcher.in_.items()]
     tests += [_without(label, frozenset(values)) for label, values in matcher.not_in.items()]
     tests += [_exists(label) for label in matcher.exists]
-    tests += [_matches(label, re.compile(pattern)) for label, pattern in matcher.regex.items()]
+    tests += [_matches(label, pattern) for label, pattern in matcher.regex.items()]
     if matcher.all is not None:
         tests += [compiled(part) for part in matcher.all]
     if matcher.any is not None:
@@ -67,9 +68,21 @@ def _exists(label: str) -> Test:
     return lambda labels: label in labels
 
 
-def _matches(label: str, pattern: re.Pattern[str]) -> Test:
-    search = pattern.search
-    return lambda labels: label in labels and search(str(labels[label])) is not None
+def searching(pattern: str) -> Callable[[str], bool]:
+    """Make a search, anywhere in a text; raise SchemaError if the pattern cannot be searched for in linear time.
+
+    Labels are what strangers send, and the engine of the standard library can be made to take years of one.
+
+    >>> searching("b+")("abbc"), searching("^b+$")("abbc")
+    (True, False)
+    """
+    schema = core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")
+    return SchemaValidator(schema).isinstance_python
+
+
+def _matches(label: str, pattern: str) -> Test:
+    found = searching(pattern)
+    return lambda labels: label in labels and found(str(labels[label]))
 
 
 def _either(tests: list[Test]) -> Test:

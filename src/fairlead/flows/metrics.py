@@ -96,7 +96,7 @@ def _counters(points: list[Point]) -> Iterator[Metric]:
         for name, text, read in (
             ("ends", "Flows whose work is done.", lambda one: one.counts.ended_flows),
             ("failures", "Flows whose work failed.", lambda one: one.counts.failed_flows),
-            ("late_ends", "Ends after others had the tokens.", lambda one: one.gate.late),
+            ("late_ends", "Ends after others had the tokens.", lambda one: one.counts.late_ends),
             ("forgotten", "Flows that nobody ended.", lambda one: one.counts.forgotten),
             (
                 "preempted_tokens",

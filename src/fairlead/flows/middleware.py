@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fairlead.config import shown
+from fairlead.errors import ConfigError
 from fairlead.flows.ahead import Ahead
 from fairlead.flows.service import refused
 from fairlead.serving.http import respond
@@ -45,6 +47,11 @@ class FlowMiddleware:
         *,
         headers: Iterable[str] = (),
     ) -> None:
+        if not hasattr(flows, "flow"):
+            raise ConfigError(
+                "FlowMiddleware takes a FlowScheduler or a FlowClient, such as "
+                f"FlowScheduler.from_config({shown(flows)})"
+            )
         self.app = app
         self.flows = flows
         self.control_point = control_point

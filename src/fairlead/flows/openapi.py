@@ -69,14 +69,13 @@ def document(bodies: dict[str, Any], *, secured: bool) -> dict[str, Any]:
     """Describe the API; `bodies` are the schemas of what it takes."""
     rejected = {**json_of(ref("Rejected")), "headers": RETRY_AFTER}
     echoed = json_of({"type": "object", "required": ["signal", "value"]})
-    asked = True if secured else None  # without a token, whoever asks is answered
 
     def post(summary: str, responses: dict[str, Any], takes: str, of: str | None = None) -> Any:
         example = EXAMPLES[takes]
-        return {"post": operation(summary, responses, asked, of=of, takes=takes, example=example)}
+        return {"post": operation(summary, responses, secured, of=of, takes=takes, example=example)}
 
     paths = {
-        **operators(json_of(ref("Status")), asked),
+        **operators(json_of(ref("Status")), secured),
         "/v1/flows/check": post(
             "Ask for tokens, and wait for them",
             {"200": json_of(ref("Accepted")), "4XX": _either(rejected), "5XX": rejected},

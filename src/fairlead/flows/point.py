@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fairlead.capacities import LeasedSlots
 from fairlead.core import Change, Gate
 from fairlead.core.capacity import NEVER
-from fairlead.core.ticket import DONE, EXPIRED, REFUSED, RUNNING, UNSET, WAITING, Outcome
+from fairlead.core.ticket import DONE, EXPIRED, REFUSED, RUNNING, UNSET, WAITING, WITHDRAWN, Outcome
 from fairlead.flows.counts import MOST_WORKLOADS, Counts
 from fairlead.flows.leavers import Leavers
 from fairlead.flows.order import order_of, policy_of
@@ -190,9 +190,7 @@ class Point:
             flow.rank = 0
         if most is not None or flow.timeout is not None:
             self._limit_wait(flow, most, now)
-        if (
-            self.load is not None and flow.arrived_at == UNSET
-        ):  # else it was counted before it moved
+        if self.load is not None and flow.arrived_at == UNSET:  # else counted before it moved
             for change in self.load.arrived(cost, now):
                 self.runtime.adjust(change)
 
@@ -209,8 +207,12 @@ class Point:
             # A flow that was moved here from another gate has waited there already.
             flow.wait_until = (now if flow.arrived_at == UNSET else flow.arrived_at) + timeout
 
-    def ask_ledger(self, flow: Flow, patience: float) -> None:
-        """Offer a flow again, to wait for one answer of the ledger: beyond the line, in which it takes no place."""
+    def ask_ledger(self, flow: Flow, patience: float) -> tuple[Any, Any]:
+        """Offer a flow again, to wait for one answer of the ledger: beyond the line, in which it takes no place.
+
+        Returns what it was told before, for `stand_by`.
+        """
+        told = flow.state, flow.reason
         flow.renew()
         flow.wait_until = self.runtime.now() + patience
         limit, self.policy.limit = self.policy.limit, None
@@ -218,6 +220,15 @@ class Point:
             self.runtime.offer(flow)
         finally:
             self.policy.limit = limit
+        return told
+
+    def stand_by(self, told: tuple[Any, Any], flow: Flow) -> None:
+        """Let a flow that asked the ledger in vain be refused as it was before."""
+        waited = flow.state is WAITING
+        if waited:
+            self.runtime.withdraw([flow])
+        if flow.state is EXPIRED or (waited and flow.state is WITHDRAWN):
+            flow.state, flow.reason = told
 
     def waits(self, flow: Flow) -> bool:
         """Note that a flow has to wait; False if it need not, for that would be of no use."""
@@ -287,12 +298,16 @@ class Point:
         if self.load is not None:
             self.load.throttle.answered(cost, True, now)
 
-    def left(self, flow: Flow) -> None:
-        """Take out a flow whose caller stopped waiting."""
+    def take_out(self, flow: Flow) -> None:
+        """Let a flow neither wait nor run: nobody is there to use what it would be granted."""
         if flow.state is WAITING:
             self.runtime.withdraw([flow])
-        elif flow.state is RUNNING:  # granted, but nobody is there to use it
+        if flow.state is RUNNING:  # also since just now: a verb lets first happen what was due
             self.runtime.finish(flow, LOST)
+
+    def left(self, flow: Flow) -> None:
+        """Note that the caller of a flow stopped waiting."""
+        self.take_out(flow)
         if flow.accepted:  # in the course of a reload, and counted
             flow.accepted = False
             return
@@ -333,7 +348,6 @@ class Point:
         self.finished.append((now, flow.cost))
         counts = self.counts
         counts.ended_flows += 1
-        counts.work_total += now - flow.started_at
         if outcome is FAILED:
             counts.failed_flows += 1
         if self._learns and outcome is not IGNORED:  # nobody knows how long that took

@@ -8,10 +8,12 @@ from contextlib import nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Self
 
+from fairlead.config import shown
 from fairlead.core.ticket import WITHDRAWN
 from fairlead.errors import ConfigError
 from fairlead.flows.loading import load
 from fairlead.flows.point import Point, try_out
+from fairlead.flows.settings import Settings
 from fairlead.flows.signals import PostedSignals
 from fairlead.flows.workloads import canonical
 from fairlead.runtime import plain_gates
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from fairlead.core import Gate
     from fairlead.flows.flow import Flow
     from fairlead.flows.loading import Loaded
-    from fairlead.flows.settings import ControlPoint, Settings
+    from fairlead.flows.settings import ControlPoint
     from fairlead.ledger.leases import Lease
     from fairlead.ledger.ledger import Ledger
     from fairlead.runtime import MakeGates
@@ -35,6 +37,11 @@ class Points:
     runtime_of: Callable[[Gate], Any]
 
     def __init__(self, settings: Settings, gates: MakeGates = plain_gates) -> None:
+        if not isinstance(settings, Settings):
+            raise ConfigError(
+                f"{type(self).__name__} takes settings; a file or a mapping is read by "
+                f"{type(self).__name__}.from_config(...); got {shown(settings)}"
+            )
         self._gates = gates
         self.settings = settings
         self.signals = PostedSignals()

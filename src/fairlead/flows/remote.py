@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 from fairlead.config import shown
 from fairlead.errors import ConfigError, Misuse, NeverFits, Refused, WaitedTooLong
+from fairlead.flows.flow import bad_status, read_labels
 from fairlead.flows.settings import MOST_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from urllib.parse import SplitResult
 
 Policy = Literal["open", "closed"]
 Decision = Literal["accepted", "rejected", "unreachable"]
@@ -112,6 +115,9 @@ class RemoteFlow:
 
     def to_end(self, status: str, tokens: float | None) -> bytes | None:
         """Write what ends it, once; None if there is nothing to end."""
+        failed = status == "error"
+        if not failed and status != "ok":
+            raise bad_status(status)
         if tokens is not None and not 0 <= tokens <= MOST_TOKENS:
             raise Misuse(
                 f"{self.control_point}: a flow cannot have spent {shown(tokens)}; "
@@ -122,7 +128,7 @@ class RemoteFlow:
         self.ended = True
         said: dict[str, Any] = {
             "flow_id": self.flow_id,
-            "status": "error" if status == "error" else "ok",
+            "status": "error" if failed else "ok",
         }
         if tokens is not None:
             said["tokens"] = tokens
@@ -171,7 +177,7 @@ class Asking:
         self, control_point: str, labels: Mapping[str, str] | None, timeout: float | None
     ) -> tuple[str, Mapping[str, str], float | None, Policy]:
         """Read what one flow is asked for with: `RemoteFlow`'s arguments."""
-        given: dict[Any, Any] = dict(labels or {})
+        given = read_labels(labels or {})
         for key, value in given.items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise ConfigError(f"labels are texts: {shown(key)} has {shown(value)}")
@@ -179,6 +185,16 @@ class Asking:
             given = {key: str(value) for key, value in self._baggage().items()} | given
         seconds = self._check_timeout if timeout is None else _seconds(timeout)
         return control_point, given, seconds, self._fail_at.get(control_point, self._fail)
+
+
+def read_url(url: Any) -> SplitResult:
+    """Read where a service is."""
+    parts = urlsplit(url) if isinstance(url, str) else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(
+            f"the service is at an http or https URL, like http://127.0.0.1:8088; got {shown(url)}"
+        )
+    return parts
 
 
 def _seconds(timeout: Any) -> float | None:

@@ -6,7 +6,7 @@ import asyncio
 from threading import get_ident
 from typing import TYPE_CHECKING, Self
 
-from fairlead.core.ticket import EXPIRED, NEW, RUNNING, WAITING, Outcome
+from fairlead.core.ticket import NEW, WAITING
 from fairlead.errors import Misuse
 from fairlead.flows.decorating import Decorating
 from fairlead.flows.flow import FAILED, OK, Flow
@@ -73,25 +73,19 @@ class AsyncFlow(Flow):
         runtime, ledger = point.runtime, self.scheduler.ledger
         if ledger is None or not point.parts.may_lend(self, runtime.clock()):
             return
-        verdict = self.state, self.reason
-        point.ask_ledger(self, PATIENCE)
+        told = point.ask_ledger(self, PATIENCE)
         if self.state is not WAITING:
             return
         self.waiter, answer = runtime.entered.create_future(), ledger.answered()
         try:
             await asyncio.wait({self.waiter, answer}, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
-            if self.state is RUNNING and self.point is not None:
-                # Granted, but nobody is there to use it.
-                self.point.runtime.finish(self, Outcome.LOST)
+            if self.point is not None:
+                self.point.take_out(self)
             raise
         finally:
             answer.cancel()
-            if self.state is WAITING:
-                runtime.withdraw([self])
-                self.state = EXPIRED
-            if self.state is EXPIRED:
-                self.state, self.reason = verdict
+            point.stand_by(told, self)
 
     async def _wait(self) -> None:
         self.waiter = asyncio.get_running_loop().create_future()

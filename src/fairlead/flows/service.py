@@ -85,8 +85,7 @@ class FlowService(Application):
         self.routes = Routes(served, hint=f"ask for {named}")
 
     def authorize(self, scope: Scope) -> None:
-        if self.token is not None:
-            authorize(scope, self.token, realm="fairlead flows")
+        authorize(scope, self.token, realm="fairlead flows")
 
     # Flows
 

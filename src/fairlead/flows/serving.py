@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.core.ticket import WITHDRAWN
-from fairlead.documents.values import is_loopback, split_address
+from fairlead.documents.addresses import is_loopback, split_address
 from fairlead.documents.watching import Watch
 from fairlead.errors import ConfigError
 from fairlead.flows.loading import load, load_content
@@ -133,6 +133,7 @@ class FlowServer:
         limits: Limits = USUAL,
         gates: MakeGates = plain_gates,
     ) -> None:
+        token = token or None  # an empty one, such as of a variable that is not set, is no secret
         for address in (http, grpc):
             if address is not None and token is None and not is_loopback(address):
                 raise ConfigError(

@@ -5,7 +5,6 @@ Every model refuses keys it does not know.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -17,11 +16,13 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import SchemaError
 
 from fairlead.config import seconds, shown
-from fairlead.documents.values import Duration, DurationOrZero, Flag, Model
+from fairlead.documents.values import Duration, DurationOrZero, Flag, Model, RedisUrl
 from fairlead.errors import ConfigError
 from fairlead.flows.controllers import SHORTEST_PERIOD
+from fairlead.flows.matchers import searching
 from fairlead.flows.signals import finite, percentile_of
 
 if TYPE_CHECKING:
@@ -42,9 +43,10 @@ def _pattern(text: str) -> str:
     if len(text) > 1000:
         raise ValueError("must be at most 1000 characters")
     try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"must be a regular expression: {error}") from None
+        searching(text)
+    except SchemaError as error:
+        why = str(error).splitlines()[-1].rpartition("rror: ")[2]
+        raise ValueError(f"must be a regular expression as RE2 has them: {why}") from None
     return text
 
 
@@ -286,7 +288,5 @@ class ControlPoint(Model):
 class Settings(Model):
     """A whole configuration."""
 
-    redis: (
-        Annotated[str, StringConstraints(pattern=r"^(redis|rediss|valkey|valkeys|unix)://")] | None
-    ) = None
+    redis: RedisUrl | None = Field(default=None, repr=False)
     control_points: dict[Name, ControlPoint] = {}

@@ -11,9 +11,14 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from fairlead.core.ticket import RUNNING
+from fairlead.flows.flow import NO_LABELS
+from fairlead.flows.workloads import LONGEST_KEY, canonical
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fairlead.flows.flow import Flow
+    from fairlead.flows.point import Point
 
 LOOKS = range(2)
 ID_BYTES, IDS_AT_ONCE = 16, 64
@@ -46,6 +51,8 @@ class FlowTable:
         if not self._ids:
             self._ids = _ids()
         key = self._ids.pop()
+        if flow.labels:
+            flow.labels = _needed(flow.labels, flow.point)
         if flow.point is None:
             self._unlimited[key] = flow
             if len(self._unlimited) > self._most_unlimited:
@@ -79,6 +86,20 @@ class FlowTable:
                 turns.rotate(-1)
             else:
                 del flows[turns.popleft()]  # the gate has ended it
+
+
+def _needed(labels: Mapping[str, str], point: Point | None) -> Mapping[str, str]:
+    """Keep of labels what tells a limit to whom it gives back: clients may send much more, for as long as flows run."""
+    if point is None:
+        return NO_LABELS
+    limits = (point.settings.quota, point.settings.concurrency)
+    names = {limit.limit_by_label_key for limit in limits if limit is not None}
+    return {name: _short(labels[name]) for name in names if name is not None and name in labels}
+
+
+def _short(value: str) -> str:
+    # Of text this long the key is a hash, whose key is itself; no normal form is eight times shorter.
+    return value if len(value) <= 8 * LONGEST_KEY else canonical(value)
 
 
 def _ids() -> list[str]:

@@ -12,6 +12,7 @@ from fairlead.gateway import priority
 from fairlead.gateway.loading import Loaded, load
 from fairlead.gateway.metrics import Metrics, TenantLabels
 from fairlead.gateway.pool import Pool, Tuning
+from fairlead.gateway.reservations import ONLY, gate_name
 from fairlead.gateway.sharing import Sharing
 from fairlead.gateway.tenants import Tenants
 from fairlead.runtime import plain_gates
@@ -46,8 +47,6 @@ OWN_FIELDS = frozenset(
     }
 )
 TOKENS = 10_000  # preempted requests whose return is waited for
-ONLY = ""  # the name of the pool, where there is but one
-DEFAULT_POOL = "default"  # how that one is called outside
 
 
 class Backends(Protocol):
@@ -80,9 +79,8 @@ class Admission:
         self._capacities: Mapping[str, int] = {}
         self._tokens: OrderedDict[bytes, int] = OrderedDict()
         self.pools: dict[str, Pool] = {}
-        self.ceilings: dict[
-            str, int
-        ] = {}  # operators', by pool; they outlive the pool and a reload
+        # Operators', by pool; they outlive the pool and a reload.
+        self.ceilings: dict[str, int] = {}
         loaded = config if isinstance(config, Loaded) else load(config)
         self._labels = TenantLabels()
         self.metrics = Metrics(self)
@@ -149,7 +147,7 @@ class Admission:
             capacities = {ONLY: self._limit if alive else 0}
         for name in capacities:
             if name not in self.pools:
-                gate = self._gates(name or DEFAULT_POOL)
+                gate = self._gates(gate_name(name))
                 self.pools[name] = Pool(name, self.tuning, gate, self.sharing)
         gone = [pool for name, pool in self.pools.items() if name not in capacities]
         taken = self._taken_by(gone)
@@ -228,11 +226,15 @@ class Admission:
     def issue_token(self, evictions: int) -> bytes:
         """Give a preempted client proof of how often that has happened to its request."""
         token = secrets.token_urlsafe(18).encode()
+        self.keep_token(token, evictions)
+        return token
+
+    def keep_token(self, token: bytes, evictions: int) -> None:
+        """Let a token be good: a new one, or one whose request was not served and that no other stands for."""
         self._tokens[token] = evictions
         if len(self._tokens) > TOKENS:
             self._tokens.popitem(last=False)
-        return token
 
     def redeem_token(self, token: bytes) -> int:
-        """Tell how often the request that carries this token was preempted; it is good once."""
+        """Tell how often the request that carries this token was preempted; it is good once at a time."""
         return self._tokens.pop(token, 0)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairlead.gateway import metrics as count
 from fairlead.gateway import priority
 from fairlead.gateway.admission import (
     CONTENT_LENGTH,
@@ -16,7 +15,7 @@ from fairlead.gateway.admission import (
     TRANSFER_ENCODING,
 )
 from fairlead.gateway.body import Body, BodyTooLarge
-from fairlead.gateway.responses import Failure, openai_form
+from fairlead.gateway.responses import Failure, openai_form, own_path
 from fairlead.gateway.settings import DEFAULT
 
 if TYPE_CHECKING:
@@ -82,14 +81,16 @@ def _heed(
     limit = admission.body_limit
     if CONTENT_TYPE in fields and _is_json(fields):
         asks = rank is None and not admission.plain and scope["method"] == "POST"
-        exchange.reads_tier = asks and openai_form(scope["path"])
+        exchange.reads_tier = asks and openai_form(own_path(scope))
         exchange.reads_body = exchange.reads_tier or admission.reads_model
+        exchange.model_unread = not exchange.reads_body
     if priority.REQUEST_TIMEOUT in fields or priority.GRPC_TIMEOUT in fields:
         exchange.own_limit = priority.own_wait_limit(fields)
     if DECISION in fields:
         exchange.decision = True
     if RETRY_TOKEN in fields:
-        exchange.evictions = admission.redeem_token(fields[RETRY_TOKEN][0])
+        exchange.token = fields[RETRY_TOKEN][0]
+        exchange.evictions = admission.redeem_token(exchange.token)
     length = fields.get(CONTENT_LENGTH)
     if length is None:
         if TRANSFER_ENCODING in fields or scope["http_version"] >= "2":
@@ -101,17 +102,24 @@ def _heed(
 
 async def read_body(admission: Admission, exchange: Exchange) -> Failure | None:
     """Read the body before admission, for what it says of the request."""
-    exchange.body = Body(exchange.raw_receive, admission.body_limit)
+    failure = await read_model(admission, exchange)
+    if exchange.gone:
+        clamp(admission, exchange)
+        exchange.leave()
+    return failure
+
+
+async def read_model(admission: Admission, exchange: Exchange) -> Failure | None:
+    """Read the body for what it says of the request, also of one that came when nobody wanted to know."""
+    exchange.model_unread = False
+    if exchange.body is None:
+        exchange.body = Body(exchange.raw_receive, admission.body_limit)
     try:
         body = await exchange.body.read()
     except BodyTooLarge:
         return too_large(admission.body_limit)
     if body is None:
-        clamp(admission, exchange)
-        admission.metrics.refused[exchange.rank, count.CLIENT_GONE] += 1
-        exchange.outcome = count.CLIENT_GONE
-        exchange.status = 499
-        return None
+        return None  # the client has left
     try:
         said = _peek.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

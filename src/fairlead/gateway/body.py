@@ -47,9 +47,7 @@ class Body:
 
     async def receive(self) -> Any:
         """Hand the application what was read ahead, then the rest, within the limit."""
-        if not self._messages and self._pump is not None and not self._pump.done():
-            await asyncio.wait([self._pump])  # one read is still out; it must not be lost
-        message = self._messages.popleft() if self._messages else await self._receive()
+        message = await self._next()
         body = message.get("body")
         if body:
             self.left -= len(body)
@@ -58,10 +56,10 @@ class Body:
         return message
 
     async def read(self) -> bytes | None:
-        """Read all of it before admission, to be handed on later; None if the client left."""
+        """Read all of it before the application does, to be handed on later; None if the client left."""
         parts = []
         while True:
-            message = await self._receive()
+            message = await self._next()
             if message["type"] == "http.disconnect":
                 self._messages.append(message)
                 return None
@@ -75,6 +73,11 @@ class Body:
         self.left += len(body)  # counted again as the application reads it
         self._messages.append({"type": "http.request", "body": body, "more_body": False})
         return body
+
+    async def _next(self) -> Any:
+        if not self._messages and self._pump is not None and not self._pump.done():
+            await asyncio.wait([self._pump])  # one read is still out; it must not be lost
+        return self._messages.popleft() if self._messages else await self._receive()
 
     def read_ahead(self, exchange: Exchange, loop: asyncio.AbstractEventLoop) -> None:
         """Read while the request waits, if nobody does already."""

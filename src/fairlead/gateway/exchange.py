@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fairlead.gateway.pool import Pool
     from fairlead.gateway.tenants import Tenant
 
+AT_ONCE = 64 << 10  # bytes that a server may hold for a client that has yet to read them
 DATA = frozenset({"http.response.body", "http.response.pathsend", "http.response.zerocopysend"})
 
 
@@ -54,6 +55,7 @@ class Exchange(LeanTicket):
         "member",
         "metrics",
         "model",
+        "model_unread",
         "moved",
         "outcome",
         "own_limit",
@@ -69,6 +71,7 @@ class Exchange(LeanTicket):
         "streaming",
         "task",
         "tenant",
+        "token",
         "waiter",
         "who",
     )
@@ -99,11 +102,13 @@ class Exchange(LeanTicket):
         self.own_limit: float | None = None  # the wait it would accept
         self.reads_body = self.reads_tier = False  # before it asks
         self.model: str | None = None  # that its body names, if somebody wants to know
+        self.model_unread = False  # for nobody did when it came
         self.moved = False  # from a pool that is no more
         self.body: Body | None = None  # None: left to the server
         self.waiter: asyncio.Future[None] | None = None
         self.task: asyncio.Task[Any] | None = None  # to be cancelled if it is preempted
         self.head: Any = None  # the start of the response, kept back
+        self.token: bytes | None = None  # it came with, and no other was given for it
         self.decision = False  # whether the client asked to be told
         self.answering = False  # the head of the response has gone, or goes with the first byte
         self.streaming = False
@@ -250,11 +255,16 @@ class Exchange(LeanTicket):
             self.metrics.first_byte[self.rank].observe(pool.runtime.clock() - self.started_at)
             if self.head is not None:
                 await self.raw_send(self.head)
-        await self.raw_send(message)
         if last:
-            self.end(COMPLETED if self.status < 500 else FAILED)
+            await self._send_last(message)
+        else:
+            await self.raw_send(message)
 
     async def _send_last(self, message: Any) -> None:
+        if len(message.get("body", b"")) > AT_ONCE:
+            # A server waits for a slow client before it writes, not after: the slot is held until this has drained.
+            await self.raw_send({**message, "more_body": True})
+            message = {"type": "http.response.body"}
         await self.raw_send(message)
         self.end(COMPLETED if self.status < 500 else FAILED)
 

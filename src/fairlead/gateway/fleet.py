@@ -17,7 +17,7 @@ import aiohttp
 
 from fairlead.errors import Misuse
 from fairlead.gateway import settings as described
-from fairlead.gateway.reservations import connected, pool_name
+from fairlead.gateway.reservations import ONLY, connected, pool_name
 from fairlead.gateway.upstream import Upstream, look
 from fairlead.gateway.values import MOST_SLOTS
 
@@ -108,8 +108,8 @@ class Fleet:
             for name, members in self._pools.items()
         }
         fixed = self._settings.capacity
-        if fixed is not None and self._settings.pool_by is None and slots[""]:
-            slots[""] = fixed
+        if fixed is not None and self._settings.pool_by is None and slots[ONLY]:
+            slots[ONLY] = fixed
         return {name: min(count, MOST_SLOTS) for name, count in slots.items()}
 
     @property
@@ -123,7 +123,7 @@ class Fleet:
         if every and model is not None and not any(one.serves(model) for one in every):
             return None
         if self._settings.pool_by is None:
-            return ""
+            return ONLY
         if model is not None and model in self._pool_of:
             return self._pool_of[model]
         return next(iter(self._pools)) if len(self._pools) == 1 else None
@@ -254,7 +254,7 @@ class Fleet:
         by_model = self._settings.pool_by is not None
         self.lists_models = by_model or any(member.models is not None for member in members)
         if not by_model:
-            self._pools, self._pool_of = {"": members}, {}
+            self._pools, self._pool_of = {ONLY: members}, {}
             return
         self._pools, self._pool_of = {}, {}
         for group in connected(members):

@@ -37,12 +37,8 @@ CLASSES_PATH = (SCHEDULER, "classes")
 SMG_FILE = frozenset({"classes", "tenant_policies"})
 ADVISER = Adviser(
     Settings,
-    secret={
-        "api_keys",
-        "redis",
-        "token",
-        "sha256",
-    },  # what stands there may be a key somebody forgot to hash, or hold a password
+    # What stands there may be a key somebody forgot to hash, or hold a password.
+    secret={"api_keys", "redis", "token", "sha256"},
     keys=CLASSES,
     called="class",
     spellings={ClassSettings: SMG_NAMES},

@@ -31,7 +31,7 @@ from fairlead.gateway.admission import RETRY_TOKEN, Admission
 from fairlead.gateway.body import Body
 from fairlead.gateway.exchange import Exchange
 from fairlead.gateway.loading import load_content
-from fairlead.gateway.responses import Failure, send_failure
+from fairlead.gateway.responses import Failure, own_path, send_failure
 from fairlead.gateway.settings import CLASSES
 
 if TYPE_CHECKING:
@@ -53,8 +53,9 @@ class PriorityMiddleware:
     def __init__(self, app: Any, config: Any = None) -> None:
         self.app = app
         self.admission = config if isinstance(config, Admission) else Admission(config)
-        if self.admission.settings.strict and self.admission.problems:
-            raise ConfigError("\n".join(self.admission.problems))
+        loaded = self.admission.loaded
+        if loaded.fatal or (loaded.settings.strict and loaded.problems):
+            raise ConfigError("\n".join(loaded.lines))
         self._begun = False
         self._watch: Watch[Loaded] | None = None
         if isinstance(config, str | os.PathLike):
@@ -69,7 +70,7 @@ class PriorityMiddleware:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection: an HTTP request in its turn, anything else at once."""
         admission = self.admission
-        if scope["type"] != "http" or scope["path"] in admission.exempt:
+        if scope["type"] != "http" or own_path(scope) in admission.exempt:
             await self.app(scope, receive, send)
             return
         if not self._begun:
@@ -85,7 +86,9 @@ class PriorityMiddleware:
             try:
                 if exchange.state is WAITING:
                     failure = await self._wait(exchange)
-                if exchange.state is RUNNING:
+                if exchange.state is RUNNING and exchange.model_unread and admission.reads_model:
+                    failure = await asking.read_model(admission, exchange)
+                if exchange.state is RUNNING and failure is None:
                     if exchange.model is not None:
                         scope["fairlead.model"] = exchange.model
                     if exchange.body is not None:
@@ -97,8 +100,10 @@ class PriorityMiddleware:
             if exchange.state is not DONE:
                 failure = self._conclude(exchange, failure)
                 if failure is not None and not exchange.answering:
-                    await self._answer(failure, exchange, scope["path"])
+                    await self._answer(failure, exchange, own_path(scope))
         finally:
+            if exchange.evictions and exchange.token and exchange.outcome != count.COMPLETED:
+                admission.keep_token(exchange.token, exchange.evictions)
             if exchange.body is not None:
                 exchange.body.stop_reading()
             if admission.logs and access.logger.isEnabledFor(logging.INFO):
@@ -132,10 +137,20 @@ class PriorityMiddleware:
             await exchange.wait(exchange.body)
             if exchange.state is WITHDRAWN and not exchange.gone:  # its pool is no more, or is down
                 exchange.renew()
-                failure = self._ask(exchange)
+                failure = await self._ask_again(exchange)
                 if failure is not None:
                     return failure
         return None
+
+    async def _ask_again(self, exchange: Exchange) -> Failure | None:
+        """Ask elsewhere; by now that may depend on the model."""
+        if exchange.model_unread and self.admission.reads_model:
+            failure = await asking.read_model(self.admission, exchange)
+            if exchange.gone:
+                exchange.leave()
+            if failure is not None or exchange.gone:
+                return failure
+        return self._ask(exchange)
 
     def _absorb(self, error: BaseException, exchange: Exchange) -> bool:
         """Say whether what ended the wait or the application is of our own making; else it is passed on."""
@@ -185,40 +200,36 @@ class PriorityMiddleware:
         name = CLASSES[rank]
         now = pool.runtime.clock()
         retry = pool.retry_after(rank, now)
-        refused = self.admission.metrics.refused
+        failure: Failure | None = None
         if exchange.state is NEW:
             exchange.outcome = count.NO_CAPACITY
-            refused[rank, count.NO_CAPACITY] += 1
             text = f"no healthy upstream can take this request now; retry in {retry} s"
             failure = Failure(503, "no_healthy_upstream", text, retry)
         elif exchange.state is REFUSED:
             exchange.outcome = count.QUEUE_FULL
-            refused[rank, count.QUEUE_FULL] += 1
             limit = exchange.reason.limit if isinstance(exchange.reason, QueueLimit) else 0
             text = f"the queue of class {name} is full ({limit} waiting); retry in {retry} s"
             failure = Failure(429, "scheduler_queue_full", text, retry)
         elif exchange.state is EXPIRED:
             exchange.outcome = count.QUEUE_TIMEOUT
-            refused[rank, count.QUEUE_TIMEOUT] += 1
             waited = now - exchange.arrived_at
             text = f"no slot came free in {waited:.3g} s of waiting in class {name}; retry in {retry} s"
             failure = Failure(408, "scheduler_queue_timeout", text, retry)
         else:
-            exchange.outcome = count.CLIENT_GONE
-            refused[rank, count.CLIENT_GONE] += 1
-            exchange.status = 499
-            return None
-        return failure._replace(headers=self._token(exchange.evictions))
+            exchange.outcome, exchange.status = count.CLIENT_GONE, 499
+        self.admission.metrics.refused[rank, exchange.outcome] += 1
+        return failure and failure._replace(headers=self._token(exchange, exchange.evictions))
 
     def _preempted(self, exchange: Exchange) -> Failure:
         text = (
             "a request of a higher class needed the slot before this one had sent a byte; retry, "
             "with the x-fairlead-retry-token header of this response"
         )
-        headers = (*PREEMPTED_HEADERS, *self._token(exchange.evictions + 1))
+        headers = (*PREEMPTED_HEADERS, *self._token(exchange, exchange.evictions + 1))
         return Failure(503, "scheduler_preempted", text, 1, headers)
 
-    def _token(self, evictions: int) -> tuple[tuple[bytes, bytes], ...]:
+    def _token(self, exchange: Exchange, evictions: int) -> tuple[tuple[bytes, bytes], ...]:
+        exchange.token = None  # the new one stands for it
         return ((RETRY_TOKEN, self.admission.issue_token(evictions)),) if evictions else ()
 
 

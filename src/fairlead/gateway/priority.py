@@ -30,11 +30,25 @@ RANKS = {name.encode(): rank for rank, name in enumerate(CLASSES)}
 BY_URGENCY = (INTERACTIVE, INTERACTIVE, DEFAULT, DEFAULT, DEFAULT, BULK, BULK, BULK)
 BY_TIER = {"priority": INTERACTIVE, "flex": BULK}
 
-_URGENCY = re.compile(rb"(?:^|,)[ \t]*u=([0-7])[ \t]*(?:;[^,]*)?(?=,|$)", re.ASCII)
+# A member of a dictionary of RFC 8941: its key, and its value as it is written, if it is not merely there.
+_KEY = r"[a-z*][a-z0-9_.*-]*"
+_BARE = (
+    r'"(?:[ !#-\[\]-~]|\\["\\])*"'  # a string
+    r"|-?[0-9]+(?:\.[0-9]+)?"
+    r"|[A-Za-z*][\w!#$%&'*+.^`|~:/-]*"  # a token
+    r"|:[A-Za-z0-9+/=]*:"  # bytes
+    r"|\?[01]"
+)
+_PARAMETERS = rf"(?:; *{_KEY}(?:=(?:{_BARE}))?)*"
+_ITEM = rf"(?:{_BARE}){_PARAMETERS}"
+_LIST = rf"\( *(?:{_ITEM}(?: +{_ITEM})* *)?\)"
+_MEMBER = re.compile(rf"({_KEY})(?:=({_BARE}|{_LIST}))?{_PARAMETERS}".encode(), re.ASCII)
+_COMMA = re.compile(rb"[ \t]*,[ \t]*")
 _GRPC = re.compile(rb"([0-9]{1,8})([HMSmun])", re.ASCII)
 _GRPC_UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 LONGEST = 64  # of a value worth reading
+MOST_SAID = 1024  # of all that a Priority field says
 
 
 def explicit_rank(fields: Fields) -> tuple[int | None, bool]:
@@ -61,12 +75,30 @@ def explicit_rank(fields: Fields) -> tuple[int | None, bool]:
 
 
 def urgency_rank(fields: Fields) -> int | None:
-    """Tell the class that RFC 9218's urgency stands for; of several members of that name the last counts."""
+    """Tell the class that RFC 9218's urgency stands for; None if there is none, or the field cannot be read.
+
+    >>> urgency_rank({b"priority": [b"u=1, i"]}), urgency_rank({b"priority": [b"u=1, u=9"]})
+    (2, None)
+    """
     values = fields.get(URGENCY)
     if not values:
         return None
-    found = _URGENCY.findall(b",".join(values)[:1024])
-    return BY_URGENCY[int(found[-1])] if found else None
+    said = b",".join(values).strip(b" \t")
+    if len(said) > MOST_SAID:
+        return None
+    at, urgency = 0, b""
+    while (member := _MEMBER.match(said, at)) is not None:
+        if member[1] == b"u":  # of several members of one name the last counts
+            urgency = member[2] or b""
+        at = member.end()
+        if at == len(said):
+            known = len(urgency) == 1 and b"0" <= urgency <= b"7"
+            return BY_URGENCY[int(urgency)] if known else None
+        comma = _COMMA.match(said, at)
+        if comma is None:
+            break
+        at = comma.end()
+    return None
 
 
 def tier_rank(tier: object) -> int:

@@ -43,12 +43,8 @@ KEEPALIVE = 4.0  # less than uvicorn's 5 s, so that the backend is seldom the fi
 PIECES = 8  # of a request's body between client and backend
 LARGEST_HEADER = 64 * 1024
 MOST_HEADERS = 1000
-OUR_OWN_HEADERS = (
-    "accept",
-    "accept-encoding",
-    "content-type",
-    "user-agent",
-)  # aiohttp would add them
+# aiohttp would add them.
+OUR_OWN_HEADERS = ("accept", "accept-encoding", "content-type", "user-agent")
 
 log = logging.getLogger("fairlead.gateway")
 
@@ -60,11 +56,8 @@ class CutShort(FairleadError):
 class Proxy:
     """Pass requests on to a fleet."""
 
-    def __init__(
-        self, fleet: Fleet, settings: Settings, *, read_timeout: float | None = None
-    ) -> None:
+    def __init__(self, fleet: Fleet, settings: Settings) -> None:
         self._fleet = fleet
-        self._read_timeout = read_timeout
         self._session: aiohttp.ClientSession | None = None
         self.retune(settings)
 
@@ -169,10 +162,6 @@ class Proxy:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             self._fleet.unreachable(upstream, str(error) or type(error).__name__)
             return None
-        except TimeoutError:
-            log.warning("upstream %s did not answer in %s s", upstream.url, self._read_timeout)
-            detail = "the backend took too long to answer; try again"
-            return Failure(504, "upstream_timeout", detail)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             log.warning("upstream %s failed: %s", upstream.url, _reason(error))
             detail = (
@@ -223,9 +212,8 @@ class Proxy:
                 max_line_size=LARGEST_HEADER,
                 max_field_size=LARGEST_HEADER,
                 max_headers=MOST_HEADERS,
-                timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=CONNECT_TIMEOUT, sock_read=self._read_timeout
-                ),
+                # How long an answer takes is between the client and the model.
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
             )
             # It would send a GET again after the backend has seen it.
             self._session._retry_connection = False

@@ -32,6 +32,8 @@ class Serves(Protocol):
 
 Member = TypeVar("Member", bound=Serves)
 
+ONLY = ""  # the name of the pool, where there is but one
+
 
 class Table:
     """The floors and shares of the classes, lowest class first.
@@ -106,6 +108,11 @@ def models_of(members: Sequence[Member]) -> list[str]:
 def pool_name(models: Sequence[str]) -> str:
     """Join models by commas; one that has a comma itself is written so that no list of others looks like it."""
     return ",".join(model.replace("\\", "\\\\").replace(",", "\\,") for model in models)
+
+
+def gate_name(pool: str) -> str:
+    """Name the gate of a pool, as users and other processes know it."""
+    return pool or "default"
 
 
 def connected(upstreams: Sequence[Member]) -> list[list[Member]]:

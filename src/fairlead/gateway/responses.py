@@ -28,6 +28,13 @@ class Failure(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
+def own_path(scope: Any) -> str:
+    """Tell the path as the application knows it: without what it is mounted under, which ASGI puts before it."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    return path[len(root) :] if root and path.startswith(root + "/") else path
+
+
 def openai_form(path: str) -> bool:
     """Tell whether clients of this path expect errors as OpenAI writes them."""
     return path == "/v1" or path.startswith("/v1/")

@@ -11,7 +11,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fairlead.documents.values import is_loopback
+from fairlead.documents.addresses import is_loopback
 from fairlead.documents.watching import Watch
 from fairlead.gateway.admin import Admin
 from fairlead.gateway.admission import Admission

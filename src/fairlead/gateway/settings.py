@@ -17,13 +17,15 @@ from pydantic import (
 )
 
 from fairlead.config import shown
+from fairlead.documents.addresses import is_loopback
 from fairlead.documents.values import (
     Address,
+    Digest,
     Duration,
     DurationOrZero,
     Flag,
     Model,
-    is_loopback,
+    RedisUrl,
 )
 from fairlead.gateway.values import (
     MOST_SLOTS,
@@ -164,7 +166,7 @@ class PrioritySettings(Model):
 class ApiKey(Model):
     """A key, by its hash, and whose it is."""
 
-    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower=True)]
+    sha256: Digest
     tenant: Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
@@ -232,9 +234,7 @@ class Fallback(Model):
 class SharedCapacity(Model):
     """Where gateways keep one capacity in common."""
 
-    redis: Annotated[str, StringConstraints(pattern=r"^(redis|rediss|valkey|valkeys|unix)://")] = (
-        Field(repr=False)
-    )
+    redis: RedisUrl = Field(repr=False)
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,100}$")] = "gateway"
     on_loss: Literal["local", "closed", "open"] = "local"
 

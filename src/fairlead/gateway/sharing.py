@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.capacities import LeasedSlots
 from fairlead.errors import ConfigError
+from fairlead.gateway.reservations import gate_name
 from fairlead.gateway.settings import CLASSES
 
 if TYPE_CHECKING:
@@ -73,9 +74,8 @@ class Sharing:
     def join(self, pool: str, slots: LeasedSlots, gate: LoopGate) -> None:
         """Keep a pool's slots in common with the pools of that name elsewhere."""
         loss = self.settings.on_loss
-        lease = self.ledger.concurrency(
-            pool or "default", slots, 0, SILENT, loss, adjust=gate.adjust
-        )
+        name = gate_name(pool)
+        lease = self.ledger.concurrency(name, slots, 0, SILENT, loss, adjust=gate.adjust)
         self._leases[pool] = lease
 
     def resize(self, pool: str, total: int) -> None:

@@ -7,6 +7,7 @@ lower the class of its requests, never raise it above its ceiling; `system` need
 from __future__ import annotations
 
 import hashlib
+import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fairlead.gateway.priority import Fields
     from fairlead.gateway.settings import PrioritySettings, Settings, TenantPolicy
 
+logger = logging.getLogger("fairlead.gateway")
 AUTHORIZATION = b"authorization"
 FORWARDED_FOR = b"x-forwarded-for"
 LONGEST = 200  # of a tenant's name; longer ones go by their hash
@@ -61,6 +63,7 @@ class Tenants:
         self._ceiling = default_ceiling(scheduler)
         self._known: dict[str, Tenant] = {}  # by key
         self._at: dict[str | None, Tenant] = {}  # by address, as the server writes it
+        self._told = False  # that the trusted header came from whom nobody trusts
         # The header fields that say whose a request is.
         self.fields = {FORWARDED_FOR}
         if self._keys:
@@ -76,6 +79,14 @@ class Tenants:
                 key = self._by_header(fields) if self._header is not None else None
                 if key is None and FORWARDED_FOR in fields:
                     address = self._origin(address, fields)
+            elif key is None and self._header in fields and not self._told:
+                self._told = True
+                logger.warning(
+                    "%s is not believed from %s, which is none of tenants.trusted_proxies (told once); a server that "
+                    "rewrites addresses itself, as uvicorn does without --no-proxy-headers, hides the proxy",
+                    text_of(self._header or b""),
+                    address,
+                )
             if key is not None:
                 return self._known.get(key) or self._look_up(key, self._known, key)
         return self._at.get(address) or self._look_up(_key_at(address), self._at, address)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
 
-from fairlead.config import shown
+from fairlead.config import is_readable, shown
 from fairlead.gateway.forwarding import plain_address
 
 MOST_SLOTS = 65_535
@@ -20,12 +20,19 @@ MOST_SLOTS = 65_535
 
 def _upstream_url(text: str) -> str:
     # What was given is never shown: it may hold a password.
+    if not is_readable(text):
+        raise ValueError(
+            "must be a URL whose host and port can be read, such as http://10.0.0.7:9001"
+        )
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname or not text.isprintable():
         raise ValueError("must be an http or https URL, such as http://10.0.0.7:9001")
     if "@" in parts.netloc or parts.query or parts.fragment or " " in text:
         raise ValueError("may not carry credentials, a query, a fragment or spaces")
-    _ = parts.port  # a port out of range raises here
+    try:
+        parts.hostname.encode("idna")  # as it is looked up: what cannot be would fail every request
+    except UnicodeError:
+        raise ValueError("must name a host whose parts have 1 to 63 characters each") from None
     return text.rstrip("/")
 
 

@@ -134,9 +134,8 @@ class Announcer:
 
     async def _end_task(self) -> None:
         task, self._task = self._task, None
-        if (
-            task is not None and telling.get() is not self
-        ):  # a hook that ends the service is let finish
+        # A hook that ends the service is let finish.
+        if task is not None and telling.get() is not self:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -201,9 +200,12 @@ class Announcer:
             ) as answer:
                 good = answer.status < 300
                 reason = f"it answered {answer.status}"
+        except aiohttp.InvalidURL:
+            good, reason = False, "its address cannot be read"
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             good, reason = False, repr(error)
         if not good and not self._complained:
-            log.error("the webhook %s is tried again: %s", self.webhook, reason)
+            # Without its address, any part of which may be the secret that lets one post there.
+            log.error("the webhook is tried again: %s", reason)
         self._complained = not good
         return good

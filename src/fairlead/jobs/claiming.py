@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 class Claimer:
     """Claims for workers of this process, which get their jobs at once, and for others, which fetch them."""
 
-    def __init__(self, store: Store, crew: Crew, process: str) -> None:
+    def __init__(self, store: Store, crew: Crew) -> None:
         self._store = store
         self._crew = crew
-        self._process = process
         self._doubtful: list[Claim] = []
         self._fences = Random(randbits(256))  # they need not be secret, only never the same again
 
@@ -55,7 +54,7 @@ class Claimer:
 
     async def _claim(self, claims: list[Claim], epoch: int, *, acked: bool) -> list[Claimed]:
         try:
-            return await self._store.claim(self._process, epoch, claims, acked=acked)
+            return await self._store.claim(self._crew.process, epoch, claims, acked=acked)
         except BaseException:
             self._doubtful += claims
             raise

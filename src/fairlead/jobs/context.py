@@ -20,9 +20,8 @@ class CurrentJob:
         self.dag = dag
         self.node = node
         self.name = name
-        self.attempt = (
-            attempt  # 1 for the first; a try that was cut short by a crash does not count
-        )
+        # 1 for the first; a try that was cut short by a crash does not count.
+        self.attempt = attempt
         self.fence = fence  # grows never, repeats never: what this try writes elsewhere can be told from another's
         self._cancelled = False
 

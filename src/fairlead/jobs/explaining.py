@@ -6,13 +6,16 @@ frontier of the same class that is filled from the database.  Everything before 
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.errors import ConfigError, UnknownRun
 from fairlead.jobs.estimates import Estimates
 from fairlead.jobs.frontier import Frontier
 from fairlead.jobs.limits import limited
+from fairlead.jobs.outcome import find_run
 from fairlead.jobs.planning import name_of, planner_of
+from fairlead.jobs.reading import ready_pages
 from fairlead.jobs.states import (
     ACTIVE,
     CANCELLED,
@@ -26,14 +29,12 @@ from fairlead.jobs.states import (
 )
 from fairlead.jobs.times import written
 from fairlead.jobs.wording import (
-    ahead,
     cut,
     ending_of,
     error_of,
     job_name,
     moment,
     roughly,
-    tidy,
     worker_of,
 )
 
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from fairlead.jobs.settings import Settings
     from fairlead.jobs.stores.base import Store
 
-PAGE = 5_000
 MOST_READ = 50_000  # ready jobs; of more than that the place in line is not exact, the reason is
 
 
@@ -73,9 +73,7 @@ async def explain(
     store: Store, settings: Settings, job: Id, scheduler: Scheduler | None = None
 ) -> Explanation:
     """Explain a job."""
-    run = await store.run(job[0])
-    if run is None:
-        raise UnknownRun(f"there is no run {job[0]}; see fairlead jobs list")
+    run = await find_run(store, job[0])
     rows = {row.node: row for row in await store.jobs(job[0])}
     if job[1] not in rows:
         raise UnknownRun(
@@ -283,7 +281,7 @@ class _Case:
         own, chosen = frontier is not None, False
         if frontier is None:
             frontier = await self._filled()
-            chosen = any(one[:2] == (row.dag, row.node) for one in frontier.started(self.now))
+            chosen = any(one[:2] == (row.dag, row.node) for one in frontier.started())
         if chosen and self.settings.pool is not None:
             return (
                 "held",
@@ -299,14 +297,14 @@ class _Case:
             )
         if not own and row.executor in frontier.needs_plan(self.now):
             return "planner", self._unranked(row), None
-        said = frontier.explain((row.dag, row.node), self.now)
-        clause = f"is ready for executor {executor} and waits: {tidy(said)}"
+        why = frontier.explain((row.dag, row.node), self.now)
+        clause = f"is ready for executor {executor} and waits: {why.said}"
         if frontier.slots().get(row.executor, 0) > 0:
             return "held", clause, None
-        first, pace = ahead(said), await self._pace(row)
-        if first is None or pace is None or "(max_" in said:  # a cap ends when it ends
+        pace = await self._pace(row)
+        if why.before is None or pace is None or why.capped:  # a cap ends when it ends
             return "executor_full", clause, None
-        most = pace * ((first + 1) / _slots(workers)[row.executor])
+        most = pace * ((why.before + 1) / _slots(workers)[row.executor])
         clause += f"; at {roughly(pace)} each it likely starts within {roughly(most)}"
         return "executor_full", clause, self.now + most
 
@@ -333,16 +331,7 @@ class _Case:
         def planner_for(executor: str) -> Any:
             return planners.get(executor) or planners.get("") or self.settings.planner
 
-        settings = self.settings
-        frontier = Frontier(
-            planners=planner_for,
-            tenants=settings.tenants,
-            max_concurrent_dags=settings.max_concurrent_dags,
-            max_running_per_dag=settings.max_running_per_dag,
-            max_wait=settings.max_wait,
-            max_withheld=settings.max_withheld,
-            burst=settings.burst,
-        )
+        frontier = Frontier.of(self.settings, planner_for)
         frontier.hold(await self.store.running(), self.now)
         for executor, slots in _slots(await self.store.workers()).items():
             frontier.resize(executor, slots, self.now)
@@ -350,13 +339,11 @@ class _Case:
         estimates.replace(await self.store.estimates())
         own, _ = await self.store.reread(self.run.dag)
         ready = list(own)
-        after: Id | None = None
-        while len(ready) < MOST_READ:
-            page = await self.store.ready(after, PAGE)
-            ready += [one for one in page if one.dag != self.run.dag]
-            if len(page) < PAGE:
-                break
-            after = (page[-1].dag, page[-1].node)
+        async with aclosing(ready_pages(self.store)) as pages:
+            async for page in pages:
+                ready += [one for one in page if one.dag != self.run.dag]
+                if len(ready) >= MOST_READ:
+                    break
         frontier.add(estimates.fill(ready), self.now)
         return frontier
 

@@ -9,7 +9,6 @@ is here after a `drop` (it is paused), or for `LINGER` seconds (its end went unh
 
 from __future__ import annotations
 
-from math import inf
 from operator import attrgetter
 from sys import intern
 from typing import TYPE_CHECKING
@@ -18,10 +17,9 @@ from fairlead.core.gate import Change, Gate
 from fairlead.core.ticket import RUNNING, WAITING, Outcome
 from fairlead.jobs.later import Later
 from fairlead.jobs.orders import Orders
-from fairlead.jobs.reasons import reason
+from fairlead.jobs.reasons import Why, why
 from fairlead.jobs.records import ReadyJob
-from fairlead.jobs.room import Room, limits_of
-from fairlead.jobs.sla import score
+from fairlead.jobs.room import Room
 from fairlead.jobs.ticket import JobTicket, flat, id_of, number_of
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from fairlead.core.ticket import Ticket
     from fairlead.jobs.planners import FlatJob
     from fairlead.jobs.records import Id, RunningJob
-    from fairlead.jobs.settings import TenantLimits
+    from fairlead.jobs.settings import Settings, TenantLimits
 
 LINGER = 60.0  # seconds
 
@@ -71,8 +69,25 @@ class Frontier:
         self._started: list[Ticket] = []
         self._idle: dict[int, float] = {}  # active DAGs of which nothing is here, since when
         self._dropped: set[int] = set()  # active DAGs that have not come back since
-        self.proposed = 0
-        self.lost_claims = 0
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        planners: Callable[[str], object],
+        gate: Callable[[Policy, Room], Gate] = Gate,
+    ) -> Frontier:
+        """Make one by the settings of a `Jobs`."""
+        return cls(
+            planners=planners,
+            tenants=settings.tenants,
+            max_concurrent_dags=settings.max_concurrent_dags,
+            max_running_per_dag=settings.max_running_per_dag,
+            max_wait=settings.max_wait,
+            max_withheld=settings.max_withheld,
+            burst=settings.burst,
+            gate=gate,
+        )
 
     # What comes and goes
 
@@ -210,7 +225,6 @@ class Frontier:
         """A proposal could not be claimed: it never started.  It is not offered again unless it is added."""
         ticket = self._tickets.get(number_of(job))
         if ticket is not None and ticket.state is RUNNING:
-            self.lost_claims += 1
             del self._tickets[number_of(job)]
             self._finish([ticket], now, Outcome.LOST)
 
@@ -248,12 +262,10 @@ class Frontier:
             if ticket.state is RUNNING:
                 self._started.append(ticket)
 
-    def started(self, now: float) -> list[ReadyJob]:
+    def started(self) -> list[ReadyJob]:
         """Tell the proposals since this was last asked, in the order in which they were planned."""
         started, self._started = self._started, []
-        proposals = [ticket.work for ticket in started if ticket.state is RUNNING]
-        self.proposed += len(proposals)
-        return proposals
+        return [ticket.work for ticket in started if ticket.state is RUNNING]
 
     # Time
 
@@ -296,13 +308,6 @@ class Frontier:
         if queue is not None:
             self._adjust("lines", "replace", (executor, queue, now), now=now)
 
-    def set_tenants(self, tenants: Mapping[str, TenantLimits], now: float) -> None:
-        """Change weights and caps of tenants."""
-        self.orders.tenants = dict(tenants)
-        self._adjust("tenant", "replace", (limits_of(tenants),), now=now)
-        for executor in self.orders.lines.names():
-            self._adjust(f"tenants of {executor}", "set_weights", ({},), now=now)
-
     def _adjust(self, part: str, verb: str, args: tuple[object, ...], *, now: float) -> None:
         self._note(self.gate.adjust(Change(part, verb, args), now))
 
@@ -334,17 +339,9 @@ class Frontier:
 
     # Looking
 
-    def explain(self, job: Id, now: float) -> str:
-        """Say in one sentence why a job does not run."""
-        return reason(self, self._tickets.get(number_of(job)), self._later.find(*job), now)
-
-    def priority_of(self, job: Id, now: float) -> int | None:
-        """Tell the SLA priority of a job that waits here."""
-        ticket = self._tickets.get(number_of(job))
-        waiting = self._later.find(*job) if ticket is None else ticket.work
-        if not isinstance(waiting, ReadyJob):
-            return None
-        return score(now, waiting.soft, waiting.hard)
+    def explain(self, job: Id, now: float) -> Why:
+        """Tell why a job does not run."""
+        return why(self, self._tickets.get(number_of(job)), self._later.find(*job), now)
 
     @property
     def waiting(self) -> int:
@@ -369,10 +366,6 @@ class Frontier:
         """Tell how many wait for an executor."""
         return self.orders.waiting_on(executor)
 
-    def running_on(self, executor: str) -> int:
-        """Tell how many run on an executor, proposals among them."""
-        return self.room.executors.used(executor)
-
     def slots(self) -> dict[str, int]:
         """Tell the free slots of each executor."""
         return {str(pool): int(room) for pool, room in self.room.executors.room().items()}
@@ -384,10 +377,6 @@ class Frontier:
     def recent_dags_text(self, now: float) -> set[str]:
         """Tell the DAGs that became active a moment ago."""
         return {str(dag) for dag in self.orders.register.recent(now)}
-
-    def due_in(self, now: float) -> float:
-        """Tell the seconds until `advance` should be called."""
-        return inf if self.due == inf else max(0.0, self.due - now)
 
 
 def _lean(job: ReadyJob) -> ReadyJob:

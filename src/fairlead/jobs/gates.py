@@ -27,9 +27,8 @@ class Gates:
     def __init__(self, make: MakeGate) -> None:
         self._make = make
         self._made: list[Gate] = []
-        self._resting: Gate | None = (
-            None  # has what ran when the last one that planned stepped down
-        )
+        # Has what ran when the last one that planned stepped down.
+        self._resting: Gate | None = None
 
     def make(self, policy: Policy, capacity: Capacity) -> Gate:
         """Make the next one."""

@@ -43,25 +43,20 @@ class Heartbeat:
         cancel: Callable[[Sequence[tuple[int, int, int]]], None],
         lost: Callable[[Sequence[int], str], None],
         sever: Callable[[Sequence[int]], None],
-        name: str = "fairlead-heartbeat",
     ) -> None:
         self._store = store
         self._lease = lease
         self._cancel = cancel
         self._lost = lost
         self._sever = sever
-        self._name = name
-        self._renewed: dict[
-            int, float
-        ] = {}  # worker -> start of its last good beat; touched by the thread only
+        # The start of each worker's last good beat; touched by the thread only.
+        self._renewed: dict[int, float] = {}
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # the thread's
         self._wake: asyncio.Event
         self._alarm: asyncio.TimerHandle | None = None
         self._stopping = False
         self._watchdog: Watchdog
-        self.beats = 0
-        self.failures = 0
 
     @property
     def alive(self) -> bool:
@@ -77,7 +72,7 @@ class Heartbeat:
         self._watchdog = Watchdog(self._home, self._lease / 3)
         ready = threading.Event()
         self._thread = threading.Thread(
-            target=self._run, args=(ready,), name=self._name, daemon=True
+            target=self._run, args=(ready,), name="fairlead-heartbeat", daemon=True
         )
         self._thread.start()
         ready.wait()  # for a loop to be made: microseconds
@@ -86,11 +81,6 @@ class Heartbeat:
         """Beat for these workers too; `since` is the monotonic time just before they were registered."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._watch, tuple(workers), since)
-
-    def forget(self, workers: Sequence[int]) -> None:
-        """Beat for these workers no more."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._forget, tuple(workers))
 
     def beat_soon(self) -> None:
         """Beat now, not when it is time: there may be cancels to hear of."""
@@ -149,15 +139,12 @@ class Heartbeat:
                                 is_open = True
                             beat = await store.beat(workers, self._lease)
                     except (StoreUnavailable, TimeoutError, OSError) as error:
-                        self.failures += 1
                         log.warning("a heartbeat failed: %s", str(error) or "no answer")
                         pause = self._lease / 12
                     except Exception:
-                        self.failures += 1
                         log.exception("a heartbeat failed")
                         pause = self._lease / 12
                     else:
-                        self.beats += 1
                         self._heard(workers, begun, set(beat.alive))
                         if beat.cancel:
                             cancel = list(beat.cancel)
@@ -191,11 +178,6 @@ class Heartbeat:
         self._renewed.update(dict.fromkeys(workers, since))
         self._set_alarm()
         self._wake.set()
-
-    def _forget(self, workers: Sequence[int]) -> None:
-        for worker in workers:
-            self._renewed.pop(worker, None)
-        self._set_alarm()
 
     def _set_alarm(self) -> None:
         if self._alarm is not None:

@@ -15,7 +15,7 @@ from fairlead.errors import BadFile, ConfigError, UnknownRun
 from fairlead.jobs.cron import checked
 from fairlead.jobs.explaining import explain
 from fairlead.jobs.files import MOST_FILE_BYTES, run_of_content, run_of_file, source_of
-from fairlead.jobs.outcome import job_id, run_number
+from fairlead.jobs.outcome import find_run, job_id, run_number
 from fairlead.jobs.planning import name_of, planner_of
 from fairlead.jobs.records import Schedule
 from fairlead.jobs.registry import named
@@ -25,7 +25,7 @@ from fairlead.jobs.showing import (
     schedule_document,
     worker_document,
 )
-from fairlead.jobs.sla import KEEP, changed_sla
+from fairlead.jobs.sla import KEEP
 from fairlead.jobs.states import ACTIVE, COMPLETED, CREATED, SUSPENDED, TERMINAL
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 MOST_SHOWN = 10_000
 SHOWN = 50
 RUN_STATES = (CREATED, ACTIVE, SUSPENDED, *sorted(TERMINAL - {"skipped", "expired"}))
-LATEST_RUN = 2**63 - 1
 
 
 class Operations:
@@ -130,21 +129,13 @@ class Operations:
         self, run: Any, *, soft: Any = KEEP, hard: Any = KEEP, job: Any = None
     ) -> None:
         """Change the SLAs of a run or of one of its jobs; relative ones count from now, None is none."""
-        store = await self.jobs.store()
-        row = await self.row(run)
         node = None
-        old: tuple[float | None, float | None] = (row.soft, row.hard)
         if job is not None:
-            dag, node = job_id(job if "." in str(job) else f"{row.dag}.{job}")
-            found = [one for one in await store.jobs(row.dag) if one.node == node]
-            if dag != row.dag or not found:
-                raise UnknownRun(f"run {row.dag} has no job {shown(job)}")
-            old = (found[0].soft, found[0].hard)
-        soft_at, hard_at = changed_sla(old, soft, hard, store.now())
-        if row.state in TERMINAL:
-            raise ConfigError(f"run {row.dag} has ended ({row.state}): its SLAs are history")
-        await store.set_sla(row.dag, soft_at, hard_at, node)
-        self._look()
+            own = run_number(run)
+            dag, node = job_id(job if "." in str(job) else f"{own}.{job}")
+            if dag != own:
+                raise UnknownRun(f"run {own} has no job {shown(job)}")
+        await self.jobs.set_sla(run, soft_sla=soft, hard_sla=hard, node=node)
 
     async def explain(self, job: Any) -> Explanation:
         """Say in one sentence why a job does not run, and when it likely will."""
@@ -155,11 +146,7 @@ class Operations:
 
     async def row(self, run: Any) -> RunRow:
         """Find a run."""
-        dag = run_number(run)
-        row = await (await self.jobs.store()).run(dag)
-        if row is None:
-            raise UnknownRun(f"there is no run {dag}; see fairlead jobs list")
-        return row
+        return await find_run(await self.jobs.store(), run_number(run))
 
     # Planners
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairlead.jobs.records import Id, JobRow, RunRow
+    from fairlead.jobs.stores.base import Store
 
 NO_RESULT = (None, "null")
 _RUN = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -71,6 +72,14 @@ def run_number(run: Any) -> int:
     if isinstance(value, str) and _RUN.fullmatch(value):
         return int(value)
     raise UnknownRun(f"there is no run {shown(value)}; the id of a run is a number, such as 1042")
+
+
+async def find_run(store: Store, dag: int) -> RunRow:
+    """Find a run."""
+    row = await store.run(dag)
+    if row is None:
+        raise UnknownRun(f"there is no run {dag}; see fairlead jobs list")
+    return row
 
 
 def job_id(job: Any) -> Id:

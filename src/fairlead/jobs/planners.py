@@ -98,7 +98,7 @@ class GlobalPriorityExecutionPlanner(ExecutionPlanner):
         self.level = level
 
     def key(self, job: FlatJob, place: Place) -> Key:
-        """Rank by the seed's six keys, in its order."""
+        """Rank by these six, in that order."""
         level = job.level if self.level == "depth" else job.height
         return (
             -number(level),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PAGE = 5_000  # ready jobs read at once
 FIRST_PAGE = 1_000  # so that there is soon something to take in while the next are read
-# Frozen objects that may thaw: Python 3.12 has a few hundred of its own; more are somebody's who wants them so.
+# Frozen objects that may thaw: Python 3.12 has a few hundred of its own; more than that were frozen on purpose.
 THAWED = 1_000
 
 

@@ -1,8 +1,8 @@
-"""Why a job does not run, in one sentence, by the gate's own predicates."""
+"""Why a job does not run, by the gate's own predicates: what to say of it, and what that means for its start."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlead.core.capacity import FULL
 from fairlead.core.ticket import RUNNING
@@ -12,41 +12,47 @@ if TYPE_CHECKING:
     from fairlead.jobs.frontier import Frontier
     from fairlead.jobs.records import ReadyJob
 
-LONGEST = 400
 MOST = 1000  # looked through for a job's position
 
 
-def reason(frontier: Frontier, ticket: Ticket | None, delayed: ReadyJob | None, now: float) -> str:
-    """Say it."""
+class Why(NamedTuple):
+    """Why a job does not run: the rest of a sentence that says it waits."""
+
+    said: str
+    before: int | None = None  # how many jobs go first; None if that is not known, or not all
+    capped: bool = False  # by more than the slots of its executor
+
+
+def why(frontier: Frontier, ticket: Ticket | None, delayed: ReadyJob | None, now: float) -> Why:
+    """Find it."""
     if delayed is not None:
         left = max(0.0, delayed.start_at - now)
-        text = f"it is due in {left:.3g} s: a retry waits, or it was to start later"
-    elif ticket is None:
-        text = "it is not ready: nothing of it waits or runs here"
-    elif ticket.state is RUNNING:
-        text = f"it has a slot of executor {ticket.pool!r}"
-    else:
-        text = _waits(frontier, ticket, now)
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+        return Why(f"it is due in {left:.3g} s: a retry waits, or it was to start later")
+    if ticket is None:
+        return Why("it is not ready: nothing of it waits or runs here")
+    if ticket.state is RUNNING:
+        return Why(f"it has a slot of executor {ticket.pool!r}")
+    return _waits(frontier, ticket, max(now, frontier.gate.now))
 
 
-def _waits(frontier: Frontier, ticket: Ticket, now: float) -> str:
-    now = max(now, frontier.gate.now)
-    queue = ticket.place.section.queue
-    order = frontier.orders.order_of(ticket)
-    said = order.explain(ticket, now)
-    refusals = ((part, part.refusal(ticket, now)) for part in frontier.room.parts)
-    causes = [part.describe(ticket, now, why) for part, why in refusals if why is not None]
-    if not causes:
+def _waits(frontier: Frontier, ticket: Ticket, now: float) -> Why:
+    order = frontier.orders.order_of(ticket).explain(ticket, now)
+    found = ((part, part.refusal(ticket, now)) for part in frontier.room.parts)
+    refusals = [(part, refusal) for part, refusal in found if refusal is not None]
+    if not refusals:
         told = frontier.gate.explain(ticket, now)
         if told.blocked_by is FULL:  # room of their own is never full for all jobs
-            return f"it {told.text}"
-        text = f"executor {ticket.pool!r} has room, but {said or 'others go first'}"
-        return f"it waits: {text}"
-    text = f"it waits: {', and '.join(causes)}"
-    if said:
-        return f"{text}; {said}"
-    before = queue.before(ticket, now, MOST)
+            return Why(told.text.removeprefix("waits: "))
+        return Why(f"executor {ticket.pool!r} has room, but {order or 'others go first'}")
+    capped = any(part is not frontier.room.executors for part, _ in refusals)
+    causes = ", and ".join(part.describe(ticket, now, refusal) for part, refusal in refusals)
+    before = None if order else ticket.place.section.queue.before(ticket, now, MOST)
+    return Why(f"{causes}; {order or _first(before)}", before, capped)
+
+
+def _first(before: int | None) -> str:
     if before is None:
-        return f"{text}; more than {MOST} jobs go first"
-    return f"{text}; {before} jobs go first" if before else f"{text}; it is the next"
+        return f"more than {MOST} jobs go first"
+    if before == 1:
+        return "1 job goes first"
+    return f"{before} jobs go first" if before else "it is the next"

@@ -42,6 +42,8 @@ class Executors(Pools):
         slots = self._limits.get(ticket.pool)
         if not slots:
             return f"no worker serves executor {ticket.pool!r}"
+        if slots == 1:
+            return f"the only slot of executor {ticket.pool!r} is in use"
         return f"all {slots} slots of executor {ticket.pool!r} are in use"
 
 
@@ -50,7 +52,7 @@ class PerTenant(Quotas):
 
     def describe(self, ticket: Ticket, now: float, refusal: Hashable) -> str:
         limit, used = self.limit(ticket.tenant), self.used(ticket.tenant)
-        return f"tenant {ticket.tenant!r} has {used} jobs running (max_running {limit})"
+        return f"tenant {ticket.tenant!r} has {_jobs(used)} running (max_running {limit})"
 
 
 class PerDag(Quotas):
@@ -58,9 +60,8 @@ class PerDag(Quotas):
 
     def describe(self, ticket: Ticket, now: float, refusal: Hashable) -> str:
         dag = ticket.workload
-        return (
-            f"run {dag} has {self.used(dag)} jobs running (max_running_per_dag {self.limit(dag)})"
-        )
+        used, limit = _jobs(self.used(dag)), self.limit(dag)
+        return f"run {dag} has {used} running (max_running_per_dag {limit})"
 
 
 class Dags(Groups):
@@ -101,6 +102,10 @@ class Room(Both):
             shared = (("executor", ticket.pool), ("tenant", ticket.tenant))
             self._scopes[names] = shared
         return shared
+
+
+def _jobs(count: int) -> str:
+    return f"{count} job{'s' * (count != 1)}"
 
 
 def limits_of(tenants: Mapping[str, TenantLimits]) -> dict[Hashable, int]:

@@ -49,7 +49,6 @@ class Scheduler:
         store: Store,
         settings: Settings,
         crew: Crew,
-        process: str,
         estimates: Estimates,
         *,
         upkeep: Callable[[Scheduler], Awaitable[None]],
@@ -59,7 +58,7 @@ class Scheduler:
         self.store = store
         self.settings = settings
         self.crew = crew
-        self.process = process
+        self.process = crew.process
         self.estimates = estimates
         self.counts = Counts()
         self.epoch = 0  # of its lease; 0: it has none
@@ -71,7 +70,7 @@ class Scheduler:
         self._upkeep = upkeep
         self._on_ended = on_ended
         self._wake = asyncio.Event()
-        self._claimer = Claimer(store, crew, process)
+        self._claimer = Claimer(store, crew)
         self._meanwhile: list[Finished] | None = None
         self._renew_at = self._look_at = self._sweep_at = 0.0
         self._stopping = False
@@ -125,16 +124,14 @@ class Scheduler:
                 else:
                     await self._turn(self.frontier)
                 pause = 0.0
-            except StoreUnavailable as error:
-                self._step_down()
-                pause = min(LONGEST_PAUSE, max(0.1, 2 * pause))
-                log.warning("the scheduler waits %.1f s for the database: %s", pause, error)
-                await asyncio.sleep(pause)
-            except Exception:
+            except Exception as error:
                 # Whatever it was: what is believed can be thrown away, and somebody must plan.
                 self._step_down()
                 pause = min(LONGEST_PAUSE, max(0.1, 2 * pause))
-                log.exception("the scheduler failed, and begins anew in %.1f s", pause)
+                if isinstance(error, StoreUnavailable):
+                    log.warning("the scheduler waits %.1f s for the database: %s", pause, error)
+                else:
+                    log.exception("the scheduler failed, and begins anew in %.1f s", pause)
                 await asyncio.sleep(pause)
 
     def stop(self) -> None:
@@ -213,16 +210,7 @@ class Scheduler:
             await self.store.set_setting(SETTING, limits)
         self.roster = Roster(self.settings.lease)
         self.planners.follow(settings)
-        frontier = Frontier(
-            planners=self.planners.of,
-            tenants=self.settings.tenants,
-            max_concurrent_dags=self.settings.max_concurrent_dags,
-            max_running_per_dag=self.settings.max_running_per_dag,
-            max_wait=self.settings.max_wait,
-            max_withheld=self.settings.max_withheld,
-            burst=self.settings.burst,
-            gate=self._gates.make,
-        )
+        frontier = Frontier.of(self.settings, self.planners.of, self._gates.make)
         self.estimates.replace(await self.store.estimates())
         self._hold(frontier, await self.store.running(), self.store.now())
         async with aclosing(ready_pages(self.store)) as pages:
@@ -242,13 +230,13 @@ class Scheduler:
             await self._look(frontier)
         if clock >= self._sweep_at:
             self._sweep_at = clock + self.settings.sweep
-            await self._rescue(frontier)
+            await self._rescue()
             await self._upkeep(self)
         now = self.store.now()
         begun = time.perf_counter()
         if frontier.due <= now:
             frontier.advance(now)
-        started = frontier.started(now)
+        started = frontier.started()
         self.counts.planning_seconds += time.perf_counter() - begun
         self.counts.planning_rounds += 1
         self.planners.ask(frontier)
@@ -304,7 +292,7 @@ class Scheduler:
         for executor, slots in self.roster.slots().items():
             frontier.resize(executor, slots, now)
 
-    async def _rescue(self, frontier: Frontier) -> None:
+    async def _rescue(self) -> None:
         """Bury silent workers, and take back what nobody runs."""
         silent = self.roster.silent(time.monotonic())
         if silent:
@@ -357,9 +345,8 @@ class Scheduler:
         gone = set(ended)
         frontier.add([job for job in ready if (job.dag, job.node) not in gone], now)
         self._ended(frontier, ended, now)
-        frontier.add(
-            [job for job in ready if (job.dag, job.node) in gone], now
-        )  # to be tried again
+        # What ended and is ready is to be tried again.
+        frontier.add([job for job in ready if (job.dag, job.node) in gone], now)
 
     def _hold(self, frontier: Frontier, running: Sequence[RunningJob], now: float) -> None:
         frontier.hold(running, now)

@@ -8,11 +8,8 @@ async with jobs: ...            plans (or stands by), and runs what its local ex
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import time
 from collections.abc import Mapping
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from fairlead.config import seconds, shown
@@ -22,7 +19,7 @@ from fairlead.jobs.announcing import Announcer
 from fairlead.jobs.estimates import Estimates
 from fairlead.jobs.executors.base import specs_of
 from fairlead.jobs.files import runs_of
-from fairlead.jobs.outcome import Outcome, Run, outcome_of_rows, run_number
+from fairlead.jobs.outcome import Outcome, Run, find_run, outcome_of_rows, run_number
 from fairlead.jobs.registry import DEFAULT_EXECUTOR, Task, same, task_of
 from fairlead.jobs.scheduling import Scheduler
 from fairlead.jobs.settings import settings_of
@@ -79,6 +76,7 @@ class Jobs:
         self._declared = None if executors is None else specs_of(executors)
         self._store = open_store(url)  # refuses a bad address at once; nothing is opened yet
         self._opened_on: asyncio.AbstractEventLoop | None = None
+        self._is_open = False
         self._opening = asyncio.Lock()
         self._announcer = Announcer(self.settings.webhook)
         self._loop_task: asyncio.Task[None] | None = None
@@ -167,8 +165,6 @@ class Jobs:
                 self._is_open = True
         return self._store
 
-    _is_open = False
-
     # Using
 
     async def submit(
@@ -224,9 +220,7 @@ class Jobs:
             event = asyncio.Event()
             self._ends.setdefault(dag, set()).add(event)
             try:
-                found = await store.run(dag)
-                if found is None:
-                    raise UnknownRun(f"there is no run {dag}; see fairlead jobs list")
+                found = await find_run(store, dag)
                 if found.state in TERMINAL:
                     return outcome_of_rows(found, await store.jobs(dag))
                 if self.scheduler is not None:  # its end here is told; elsewhere, it is seen
@@ -265,23 +259,23 @@ class Jobs:
     ) -> bool:
         """Change the SLAs of a run, or of one job; what is left out stays, None removes, durations count from now."""
         store = await self.store()
-        dag = run_number(run)
-        found: RunRow | JobRow | None = await store.run(dag)
+        row = await find_run(store, run_number(run))
+        found: RunRow | JobRow | None = row
         if node is not None:
-            found = next((job for job in await store.jobs(dag) if job.node == node), None)
+            found = next((job for job in await store.jobs(row.dag) if job.node == node), None)
         if found is None:
-            raise UnknownRun(
-                f"there is no run {dag}, or no job {node} of it; see fairlead jobs list"
-            )
+            raise UnknownRun(f"run {row.dag} has no job {row.dag}.{node}")
         soft, hard = changed_sla((found.soft, found.hard), soft_sla, hard_sla, store.now())
+        if row.state in TERMINAL:
+            raise ConfigError(f"run {row.dag} has ended ({row.state}): its SLAs are history")
         return await self._change(run, "set_sla", soft, hard, node)
 
     async def _change(self, run: Any, verb: str, *args: Any) -> bool:
         store = await self.store()
         dag = run_number(run)
         changed: bool = await getattr(store, verb)(dag, *args)
-        if not changed and await store.run(dag) is None:
-            raise UnknownRun(f"there is no run {dag}; see fairlead jobs list")
+        if not changed:
+            await find_run(store, dag)
         if self.scheduler is not None:
             self.scheduler.look_soon()
             self.scheduler.crew.hear_soon()
@@ -301,7 +295,6 @@ class Jobs:
         if self.scheduler is not None:
             raise Misuse("this Jobs is serving already")
         store = await self.store()
-        process = f"{socket.gethostname()}:{os.getpid()}:{token_hex(6)}"
         estimates = Estimates()
         scheduler: Scheduler
 
@@ -318,8 +311,7 @@ class Jobs:
             store,
             self.tasks,
             self.executors,
-            name=name or socket.gethostname(),
-            process=process,
+            name=name,
             lease=self.settings.lease,
             poll=self.settings.poll,
             finish=finish,
@@ -330,7 +322,6 @@ class Jobs:
             store,
             self.settings,
             crew,
-            process,
             estimates,
             upkeep=Upkeep(store, self.tasks, self._announcer),
             on_ended=self._ended,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from fairlead.documents.values import is_loopback
+from fairlead.documents.addresses import is_loopback
 from fairlead.errors import ConfigError
 from fairlead.jobs.api import JobsApi
 from fairlead.jobs.worker import NOTHING_LEFT
@@ -39,6 +39,7 @@ class JobServer:
         grace: float = GRACE,
         app: str | None = None,
     ) -> None:
+        token = token or None  # an empty one, such as of a variable that is not set, is no secret
         if http is not None:
             try:
                 alone = is_loopback(http)

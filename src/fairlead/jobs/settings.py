@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlead.config import seconds, shown, whole
+from fairlead.config import seconds, shown, told, whole
 from fairlead.errors import ConfigError
 from fairlead.jobs.planning import planner_of
 
@@ -73,7 +73,7 @@ def settings_of(
     if webhook is not None and not (
         isinstance(webhook, str) and webhook.startswith(("http://", "https://"))
     ):
-        raise ConfigError(f"webhook must be an http:// or https:// address; got {shown(webhook)}")
+        raise ConfigError("webhook must be an http:// or https:// address")  # it may be a secret
     return Settings(
         planner_of(planner),
         read_lease,
@@ -98,14 +98,12 @@ def _tenants(value: Any) -> dict[str, TenantLimits]:
     if not isinstance(value, Mapping):
         raise ConfigError(
             f'tenants must map names to limits, such as {{"acme": {{"weight": 2, "max_running": 10}}}}; '
-            f"got {shown(value)}"
+            f"got {told(value)}"
         )
     read = {}
     for name, limits in value.items():
         if not isinstance(name, str) or not isinstance(limits, Mapping):
-            raise ConfigError(
-                f"tenant {shown(name)} needs a mapping of limits; got {shown(limits)}"
-            )
+            raise ConfigError(f"tenant {shown(name)} needs a mapping of limits; got {told(limits)}")
         if unknown := set(limits) - {"weight", "max_running"}:
             raise ConfigError(
                 f"tenant {shown(name)} has no setting {shown(min(map(str, unknown)))}; "
@@ -118,7 +116,7 @@ def _tenants(value: Any) -> dict[str, TenantLimits]:
             or not (isfinite(weight) and 0 < weight <= 1e9)
         ):
             raise ConfigError(
-                f"weight of tenant {shown(name)} must be a number above 0; got {shown(weight)}"
+                f"weight of tenant {shown(name)} must be a number above 0; got {told(weight)}"
             )
         most = limits.get("max_running")
         read[name] = TenantLimits(

@@ -9,8 +9,7 @@ never stale and nothing has to be rewritten as time passes:
     only hard given         max(1, 500 − ⌈(hard − now) / 900⌉)         upcoming, by the hard one
     none                    0
 
-Bounds are strict, as in the original: at the very instant of an SLA it is not overdue yet.  `SQL_SCORE` says the same
-to a database.
+Bounds are strict: at the very instant of an SLA it is not overdue yet.  `SQL_SCORE` says the same to a database.
 """
 
 from __future__ import annotations

@@ -12,11 +12,6 @@ A job is *ready* in created or retry with no dependency left; it is claimed when
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 CREATED = "created"
 RETRY = "retry"
 ACTIVE = "active"
@@ -28,7 +23,6 @@ FAILED = "failed"
 SUSPENDED = "suspended"
 
 READY = frozenset({CREATED, RETRY})
-UNSTARTED = READY | {SUSPENDED}
 TERMINAL = frozenset({COMPLETED, SKIPPED, EXPIRED, CANCELLED, FAILED})
 FRUITLESS = TERMINAL - {COMPLETED}  # dependents of such a job never run
 
@@ -40,15 +34,3 @@ TRANSITIONS: dict[str, frozenset[str]] = {
     COMPLETED: frozenset(),
     **dict.fromkeys((FAILED, EXPIRED, CANCELLED, SKIPPED), frozenset({CREATED})),
 }
-
-
-def outcome_of(states: Iterable[str]) -> str:
-    """Tell the state of a run all of whose jobs have ended.
-
-    >>> outcome_of(["completed", "failed", "skipped"]), outcome_of(["completed", "cancelled"])
-    ('failed', 'cancelled')
-    """
-    ended = set(states)
-    if ended & {FAILED, EXPIRED}:
-        return FAILED
-    return CANCELLED if CANCELLED in ended else COMPLETED

@@ -1,9 +1,8 @@
-"""How explanations put things: names that fit on a line, times, durations, and the gate's own words made plain."""
+"""How explanations put things: names that fit on a line, times, durations."""
 
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING
 
 from fairlead.jobs.showing import visible
@@ -14,31 +13,6 @@ if TYPE_CHECKING:
     from fairlead.jobs.records import JobRow, WorkerRow
 
 LONGEST = 400  # characters of a sentence
-
-
-def tidy(text: str) -> str:
-    """Write what the dispatcher says as the rest of a sentence.
-
-    >>> tidy("it waits: all 1 slots of executor 'ocr' are in use; 1 jobs go first")
-    "the only slot of executor 'ocr' is in use; 1 job goes first"
-    """
-    text = text.removeprefix("it waits: ")
-    text = re.sub(
-        r"all 1 slots of (executor \S+) are in use", r"the only slot of \1 is in use", text
-    )
-    return re.sub(r"\b1 jobs running", "1 job running", text).replace(" 1 jobs go ", " 1 job goes ")
-
-
-def ahead(text: str) -> int | None:
-    """Read from what the dispatcher says how many go first.
-
-    >>> ahead("it waits: ...; 12 jobs go first"), ahead("it waits: ...; it is the next")
-    (12, 0)
-    """
-    if text.endswith("it is the next"):
-        return 0
-    found = re.search(r"; ([0-9]+) jobs go first", text)
-    return None if found is None else int(found[1])
 
 
 def job_name(row: JobRow) -> str:

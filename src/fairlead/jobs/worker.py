@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
+import socket
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import Misuse, StoreUnavailable
@@ -56,20 +59,21 @@ class Crew:
         tasks: Mapping[str, Task],
         executors: Mapping[str, ExecutorSpec],
         *,
-        name: str,
-        process: str,
         lease: float,
         poll: float,
+        name: str | None = None,
+        process: str | None = None,
         finish: Callable[[list[Ending]], Awaitable[Any]] | None = None,
         max_crashes: int = 3,
         patience: float = 5.0,
         app: str | None = None,
         listen: bool = False,
     ) -> None:
+        host = socket.gethostname()
+        self.process = process or f"{host}:{os.getpid()}:{token_hex(6)}"
         self.abandoned = 0  # calls that were left behind because they did not stop
         self._store = store
         self._tasks = tasks
-        self._process = process
         self._lease = lease
         self._poll = poll
         self._max_crashes = max_crashes
@@ -85,8 +89,8 @@ class Crew:
         self._membership = Membership(
             store,
             list(self._lanes.values()),
-            name=name,
-            process=process,
+            name=name or host,
+            process=self.process,
             lease=lease,
             flushed=self._flusher.wait_until_empty,
             cancel=self._cancel,
@@ -147,9 +151,8 @@ class Crew:
         workers = list(self._membership.lane_of)
         if workers:
             await self._politely(self._store.drain(workers))
-            await self._politely(
-                self._take()
-            )  # what was claimed before that is handed back at once
+            # What was claimed before that is handed back at once.
+            await self._politely(self._take())
         for call in list(self._calls.values()):
             if call.began is None:
                 self._stop(call, HAND_BACK)
@@ -390,4 +393,4 @@ class Crew:
         return endings.handed_back(claimed)
 
     async def _finish(self, batch: list[Ending]) -> None:
-        await self._store.finish(self._process, batch)
+        await self._store.finish(self.process, batch)

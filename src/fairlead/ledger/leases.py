@@ -54,10 +54,7 @@ class Lease:
         self.on_loss: LossPolicy = on_loss
         self._lock = lock or nullcontext()
         self.lost = False
-        self._live, self._rank = (
-            1,
-            0,
-        )  # how many processes there were at the loss, and which this is
+        self._live, self._rank = 1, 0  # how many processes there were at the loss; which this is
         self.suspended = False  # lost on suspicion only: the ledger is slow, and may yet answer
         self.failed_key: Hashable = None  # where the fault showed, to be tried again
         self.fault = ""

@@ -18,6 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from fairlead.config import ESCAPED, hide_password, is_readable, shown
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -58,7 +59,10 @@ class Link:
         scheme, colon, rest = url.partition("://")
         if not colon or scheme not in SCHEMES:
             known = ", ".join(f"{name}://" for name in SCHEMES)
-            raise ConfigError(f"{url!r} is not the address of a Redis or Valkey: use {known}")
+            named = shown(hide_password(url))
+            raise ConfigError(f"{named} is not the address of a Redis or Valkey: use {known}")
+        if not is_readable(url):
+            raise ConfigError(f"{shown(hide_password(url))} cannot be read: {ESCAPED}")
         self._url = f"{SCHEMES[scheme]}://{rest}"
         self._clock = clock
         self._client: Redis | None = None

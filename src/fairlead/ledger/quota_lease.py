@@ -47,9 +47,8 @@ class QuotaLease(Lease):
         self.continuous_fill = continuous_fill
         self.delay_initial_fill = delay_initial_fill
         self._set(bucket_capacity, fill_amount, interval)
-        self._known: dict[
-            Hashable, tuple[float, float]
-        ] = {}  # key -> level at the ledger, and when
+        # By key the level at the ledger, and when.
+        self._known: dict[Hashable, tuple[float, float]] = {}
 
     def _set(self, bucket_capacity: float, fill_amount: float, interval: float) -> None:
         for what, value in (

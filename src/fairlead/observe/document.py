@@ -1,4 +1,4 @@
-"""The metrics of a scheduler as a JSON document, with the names operators of the original know."""
+"""The metrics of a scheduler as a JSON document; programs read its names, so they stay."""
 
 from __future__ import annotations
 

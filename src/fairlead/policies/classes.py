@@ -98,8 +98,10 @@ class Classes(Policy):
         self._note_time()
 
     def _set(self, levels: tuple[Level, ...], budget: int) -> None:
-        if not levels:
-            raise ConfigError("Classes needs at least one Level")
+        if not levels or not all(isinstance(level, Level) for level in levels):
+            raise ConfigError(
+                f'Classes needs at least one Level, such as Level("bulk"); got {levels!r}'
+            )
         if len({level.name for level in levels}) < len(levels):
             raise ConfigError(f"two levels share a name: {[level.name for level in levels]}")
         if type(budget) is not int or budget < 1:
@@ -161,9 +163,8 @@ class Classes(Policy):
         if not 0 <= rank <= self._top:
             raise self._unknown(rank)
         level = self.levels[rank]
-        if (
-            level.wait_limit < inf
-        ):  # first what can fail: what is refused must not stay in the queue
+        # First what can fail: what is refused must not stay in the queue.
+        if level.wait_limit < inf:
             ticket.wait_until = min(ticket.wait_until, ticket.arrived_at + level.wait_limit)
         behind = self._queues[rank].push(ticket, now)
         at = ticket.arrived_at + level.starvation

@@ -14,6 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from fairlead.core.capacity import STOP
+from fairlead.core.part import claim
 from fairlead.core.policy import Policy
 from fairlead.errors import ConfigError
 
@@ -68,6 +69,7 @@ class Elders(Policy):
         self._kin: dict[Hashable, list[tuple[float, int, Ticket]]] = {}  # those aside, by group
         self._aside: dict[Hashable, list[tuple[float, int, Ticket]]] = {}  # by what refused them
         self._woken: dict[Ticket, Hashable] = {}  # to be asked again, because a scope has opened
+        claim(inside)
         inside.rouse = self._rouse
 
     def _rouse(self) -> None:

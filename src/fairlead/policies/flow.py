@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from math import inf
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from fairlead.core.checks import is_number
+from fairlead.core.checks import is_number, read_by
 from fairlead.core.policy import Policy
 from fairlead.errors import ConfigError
 from fairlead.policies.aging import Aging
 from fairlead.policies.fifo import FIFO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterator
 
     from fairlead.core.ticket import QueueLimit, Ticket
 
@@ -77,6 +77,10 @@ class Weights:
 
     def replace(self, weights: Mapping[Hashable, float]) -> None:
         """Change all; none if one of them cannot be."""
+        if not isinstance(weights, Mapping):
+            raise ConfigError(
+                f'weights= needs weights by key, such as {{"acme": 3}}; got {weights!r}'
+            )
         self._given = {key: checked_weight(key, weight) for key, weight in weights.items()}
 
 
@@ -85,7 +89,7 @@ def queue_factory(inside: Inside | type[Policy]) -> Inside:
     if isinstance(inside, type):
         policy = inside
         return lambda key: policy()
-    if isinstance(inside, Policy):
+    if not callable(inside):
         raise ConfigError(
             f"inside= needs a class or a function, one queue per flow; got {inside!r}"
         )
@@ -104,7 +108,7 @@ class Sharers(Policy):
         default_weight: float,
         inside: Inside | type[Policy],
     ) -> None:
-        self._key: Callable[[Ticket], Hashable] = attrgetter(by) if isinstance(by, str) else by
+        self._key = read_by(by)
         self._weights = Weights(weights, default_weight)
         self._inside = queue_factory(inside)
         plain = inside in (FIFO, Aging)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from math import inf
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fairlead.core.capacity import STOP
+from fairlead.core.checks import read_by
 from fairlead.core.policy import Policy
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Lines(Policy):
         name: str = "",
         limit: int | None = None,
     ) -> None:
-        self._key: Callable[[Ticket], Hashable] = attrgetter(by) if isinstance(by, str) else by
+        self._key = read_by(by)
         self._inside = inside
         self._settle = settle  # called before each choice, for what the queues share
         self.name = name

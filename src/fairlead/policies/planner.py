@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.core.capacity import STOP
 from fairlead.core.policy import Policy
-from fairlead.errors import FairleadError, PolicyError
+from fairlead.errors import ConfigError, FairleadError, PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -50,6 +50,8 @@ class Planner(Policy):
     def __init__(
         self, plan: Plan | None = None, *, name: str = "", limit: int | None = None
     ) -> None:
+        if plan is not None and not callable(plan):
+            raise ConfigError(f"Planner needs a function of (waiting, now); got {plan!r}")
         self._given = plan
         self.name = name
         self.limit = limit

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     Fits = Callable[[Ticket], bool]
 
-Entry = tuple[Any, ...]
+Entry = tuple[Any, ...]  # the rank, in eight places, then its cohort
+ARRIVED, COHORT, TICKET = 6, 8, 9  # the ticket only where a cohort is gone through
 
 
 class Ranking:
@@ -87,7 +88,7 @@ class Section:
         heap = self.heap
         while heap:
             entry: Entry = heap[0]
-            valid: object = entry[8].entry
+            valid: object = entry[COHORT].entry
             if valid is entry:
                 return entry
             heappop(heap)
@@ -98,7 +99,7 @@ class Section:
         """One entry is no longer valid."""
         self.dead += 1
         if 2 * self.dead > len(self.heap) + 64:
-            self.heap = [entry for entry in self.heap if entry[8].entry is entry]
+            self.heap = [entry for entry in self.heap if entry[COHORT].entry is entry]
             heapify(self.heap)
             self.dead = 0
 
@@ -210,8 +211,8 @@ class Ranked(Policy):
     def _behind(self, entry: Entry, size: Any, ticket: Ticket) -> Entry:
         """Rank another ticket of a cohort that has this entry."""
         if self.ranking.size_first:
-            return (*entry[:4], size, entry[5], ticket.arrived_at, ticket.seq, entry[8])
-        return (*entry[:5], size, ticket.arrived_at, ticket.seq, entry[8])
+            return (*entry[:4], size, entry[5], ticket.arrived_at, ticket.seq, entry[COHORT])
+        return (*entry[:5], size, ticket.arrived_at, ticket.seq, entry[COHORT])
 
     def rank_anew(self, cohort: Cohort, now: float) -> None:
         """Its group has come into play, gone out of it, or is no longer fresh."""
@@ -271,7 +272,7 @@ class Ranked(Policy):
     def pick(self, admit: Admit, now: float) -> Ticket | None:
         self._update(now)
         while (section := self._best(now)) is not None:
-            cohort: Cohort = section.entry[8]
+            cohort: Cohort = section.entry[COHORT]
             ticket: Ticket = cohort.head
             refusal = admit(ticket)
             if refusal is None:
@@ -329,7 +330,7 @@ class Ranked(Policy):
     def head(self, now: float) -> Ticket | None:
         self._update(now)
         section = self._best(now)
-        head: Ticket | None = None if section is None else section.entry[8].head
+        head: Ticket | None = None if section is None else section.entry[COHORT].head
         return head
 
     def in_order(self, now: float, fits: Fits) -> Iterator[tuple[Entry, Ticket]]:
@@ -338,18 +339,18 @@ class Ranked(Policy):
         heap: list[Entry] = []
         for section in self._sections.values():
             first = section.first()
-            if first is not None and fits(first[8].head):
-                heap += (entry for entry in section.heap if entry[8].entry is entry)
+            if first is not None and fits(first[COHORT].head):
+                heap += (entry for entry in section.heap if entry[COHORT].entry is entry)
         heapify(heap)
         places: dict[Cohort, Iterator[tuple[Any, float, int, Ticket]]] = {}
         while heap:
             entry = heap[0]
-            cohort: Cohort = entry[8]
+            cohort: Cohort = entry[COHORT]
             if cohort not in places:
                 yield entry, cohort.head
                 places[cohort] = iter(sorted(cohort.rest or ()))
             else:
-                yield entry, entry[9]
+                yield entry, entry[TICKET]
             for size, _, _, ticket in places[cohort]:
                 if ticket.place is cohort:
                     heapreplace(heap, (*self._behind(entry, size, ticket), ticket))
@@ -370,8 +371,8 @@ class Ranked(Policy):
         """Go through all cohorts."""
         for section in self._sections.values():
             for entry in section.heap:
-                if entry[8].entry is entry:
-                    yield entry[8]
+                if entry[COHORT].entry is entry:
+                    yield entry[COHORT]
 
     def __iter__(self) -> Iterator[Ticket]:
         for cohort in self.cohorts():

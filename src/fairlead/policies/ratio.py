@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import frexp, inf
 from typing import TYPE_CHECKING, Any
 
-from fairlead.policies.ranked import Ranked, Ranking, Section
+from fairlead.policies.ranked import ARRIVED, COHORT, Ranked, Ranking, Section
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -59,9 +59,8 @@ class Shelf:
 
     def __init__(self, least: float) -> None:
         self.least = least
-        self.oldest = (
-            -inf
-        )  # nobody on it came before; a bound, made exact when it is looked through
+        # Nobody on it came before; a bound, made exact when it is looked through.
+        self.oldest = -inf
         self.sections: dict[Section, None] = {}
 
 
@@ -98,9 +97,9 @@ class Ratio(Ranked):
         shelf = self._shelves.get(name)
         if shelf is None:
             shelf = self._shelves[name] = Shelf(least)
-            shelf.oldest = entry[6]
-        elif entry[6] < shelf.oldest:
-            shelf.oldest = entry[6]
+            shelf.oldest = entry[ARRIVED]
+        elif entry[ARRIVED] < shelf.oldest:
+            shelf.oldest = entry[ARRIVED]
         shelf.sections[section] = None
 
     def _take_down(self, section: Section) -> None:
@@ -145,8 +144,8 @@ class Ratio(Ranked):
                     self._drop_if_empty(section)
                     continue
                 section.entry = entry
-                oldest = min(oldest, entry[6])
-                ratio, key = self._ratio(entry[8], entry, now, highest)
+                oldest = min(oldest, entry[ARRIVED])
+                ratio, key = self._ratio(entry[COHORT], entry, now, highest)
                 if ratio > highest or (ratio == highest and (first is None or key < first)):
                     best, highest, first = section, ratio, key
                     winner = name
@@ -157,7 +156,7 @@ class Ratio(Ranked):
 
     def _ratio(self, cohort: Cohort, entry: Any, now: float, least: float) -> tuple[float, Any]:
         """Tell the ratio, and the rest of the key unless the ratio is too low to need it."""
-        waited = max(0.0, now - entry[6])
+        waited = max(0.0, now - entry[ARRIVED])
         length = self.ranking.length(cohort.head)
         second = 0.0
         if length is None:
@@ -166,4 +165,4 @@ class Ratio(Ranked):
             ratio = inf if waited else 1.0
         else:
             ratio = 1.0 if length == inf else 1.0 + waited / length
-        return ratio, None if ratio < least else (second, entry[0][1], *entry[1:8])
+        return ratio, None if ratio < least else (second, entry[0][1], *entry[1:COHORT])

@@ -1,8 +1,8 @@
 """A gate that uses slots of a pool which lives elsewhere: the door's side, in the door's own thread and time.
 
-Beside what its own capacity says, each ticket that runs has a slot of the pool.  The gate asks for slots when somebody
-has room of his own and lacks one, and for no more than may be used: as many as it has just given back, or one, and
-while all that come are used and still somebody lacks one, twice as many each time.  What came and cannot be used goes
+Beside what its own capacity says, each ticket that runs has a slot of the pool.  The gate asks for slots when a ticket
+has room of its own and lacks one, and for no more than may be used: as many as it has just given back, or one, and
+while all that come are used and still a ticket lacks one, twice as many each time.  What came and cannot be used goes
 back in the same verb.
 """
 

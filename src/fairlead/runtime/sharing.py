@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.capacities import Both, Slots, Unlimited
 from fairlead.core import Capacity, Change, Gate, Policy
+from fairlead.core.part import claim
 from fairlead.errors import ConfigError, Misuse
 from fairlead.policies import FIFO
 from fairlead.runtime.borrowing import BorrowingGate
@@ -139,10 +140,7 @@ class MemberGate(GateView):
     """A door's view of the gate it shares: verbs go there, and of what they change this door is told its own."""
 
     def __init__(self, pool: GatePool, name: str, policy: Policy, capacity: Capacity) -> None:
-        for part in (policy, capacity):
-            if part.gated:
-                raise ConfigError(f"{type(part).__name__} has a gate already; make a new one")
-            part.gated = True
+        claim(policy, capacity)
         super().__init__(pool.gate)
         self.pool = pool
         self.name = name

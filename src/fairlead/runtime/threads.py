@@ -91,6 +91,10 @@ class ThreadGate:
         """Ask for a turn; the lock is held."""
         self._carry_out(self.gate.offer, ticket, self.now())
 
+    def enlist(self, tickets: Iterable[Ticket]) -> None:
+        """Ask for several turns at once; the lock is held."""
+        self._carry_out(self.gate.enlist, tickets, self.now())
+
     def finish(
         self, ticket: Ticket, outcome: Outcome = Outcome.OK, spent: float | None = None
     ) -> None:

@@ -6,28 +6,28 @@ import asyncio
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import StringConstraints
 
-from fairlead.documents.reading import MOST_BYTES, content_of
+from fairlead.documents.reading import MOST_BYTES, content_of, tree_of_yaml
 from fairlead.documents.reading import Problem as Fault
 from fairlead.server.api import CALLER, Deed
 from fairlead.server.loading import load_content
-from fairlead.server.masking import Masks
+from fairlead.server.masking import NOT_SHOWN, Masks
 from fairlead.serving.access import LOCAL, Role
 from fairlead.serving.http import Answer, Body, Problem, answer, read_query, read_strictly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
+    from fairlead.documents.reading import Node
     from fairlead.server.loading import Loaded
     from fairlead.server.service import Server
     from fairlead.serving.http import Receive, Scope
 
 LARGEST_BODY = 2 * MOST_BYTES
-
-Found = TypeVar("Found")
+NOT_VALID = "a secret in here is not valid; write it anew (a number needs quotes)"
 
 
 class NewText(Body):
@@ -37,7 +37,7 @@ class NewText(Body):
 
 
 class Judged(NamedTuple):
-    """What is wrong with a text; or, if nothing is, the text with its secrets, and what it says."""
+    """What is wrong with a text; and if nothing is, the text with its secrets, and what it says."""
 
     problems: Sequence[Fault]
     text: str = ""
@@ -51,7 +51,9 @@ class Configuring:
         self._server = server
         self._masks = Masks()
         self._writing = asyncio.Lock()
-        self._reading = asyncio.Lock()
+        # Long texts take seconds to read, so one at a time is; who looks does not wait for who asks.
+        self._looking = asyncio.Lock()
+        self._judging = asyncio.Lock()
 
     def deeds(self) -> list[Deed]:
         """The table of it."""
@@ -69,14 +71,14 @@ class Configuring:
     async def show(self, scope: Scope, receive: Receive) -> Answer:
         read_query(scope, ())
         path = self._server.path
-        text, problems = (self._server.text, ()) if path is None else await self._apart(_read, path)
-        hidden = await self._apart(self._masks.hide, text)
-        return answer({"text": hidden, "path": path, "problems": _told(problems)})
+        async with self._looking:
+            text, problems = await asyncio.to_thread(self._shown, path)
+        return answer({"text": text, "path": path, "problems": _told(problems)})
 
     async def validate(self, scope: Scope, receive: Receive) -> Answer:
         read_query(scope, ())
         asked = await read_strictly(scope, receive, NewText, largest=LARGEST_BODY)
-        judged = await self._apart(self._judged, asked.text)
+        judged = await self._judged_apart(asked.text)
         return answer({"problems": _told(judged.problems)})
 
     async def write(self, scope: Scope, receive: Receive) -> Answer:
@@ -89,8 +91,8 @@ class Configuring:
             )
             raise Problem(409, "no_file", detail)
         async with self._writing:
-            judged = await self._apart(self._judged, asked.text)
-            if judged.loaded is None:
+            judged = await self._judged_apart(asked.text)
+            if judged.problems or judged.loaded is None:
                 said = f"the configuration has {len(judged.problems)} problems; nothing was changed"
                 raise Problem(422, "bad_config", said, problems=_told(judged.problems))
             try:
@@ -102,32 +104,47 @@ class Configuring:
         self._server.audit(scope.get(CALLER, LOCAL).name, f"wrote {path}")
         return answer({"path": path, "problems": [], "notes": notes})
 
-    async def _apart(self, read: Callable[..., Found], *args: Any) -> Found:
-        """Read a text in a thread, one at a time: a long one takes seconds."""
-        async with self._reading:
-            return await asyncio.to_thread(read, *args)
+    async def _judged_apart(self, text: str) -> Judged:
+        async with self._judging:
+            return await asyncio.to_thread(self._judged, text)
+
+    def _shown(self, path: str | None) -> tuple[str, Sequence[Fault]]:
+        if path is None:
+            return self._masks.hide(self._server.text), ()
+        content = content_of(path)
+        if isinstance(content, Fault):
+            return "", (content,)
+        if unreadable := tree_of_yaml(content)[1]:
+            return NOT_SHOWN, unreadable
+        text = content.decode("utf-8-sig")
+        hidden = self._masks.hide(text)
+        return hidden, self._judgment(hidden, text, path).problems
 
     def _judged(self, text: str) -> Judged:
-        """Judge a text as it was sent, and again with its passwords: a sentence may quote an address, not those."""
-        source = self._server.path or "configuration"
-        covered, problems = self._masks.restore(text, passwords=False)
+        """Judge a text that somebody sent: it may have no files read but those that are read anyway."""
+        text = text.removeprefix("\ufeff")  # a mark of the encoding, as a file has it
+        restored, problems = self._masks.restore(text)
         if problems:
             return Judged(problems)
-        loaded = load_content(covered.encode(), source)
-        if loaded.problems or covered == (restored := self._masks.restore(text)[0]):
-            return _judgment(loaded, covered)
-        return _judgment(load_content(restored.encode(), source), restored)
+        named = {file for file, _ in self._server.loaded.files}
+        return self._judgment(text, restored, self._server.path or "configuration", named)
 
+    def _judgment(
+        self, shown: str, text: str, source: str, named: Collection[str] | None = None
+    ) -> Judged:
+        """Judge a text as it is shown, then as it is; what is wrong only then is with a secret, and not quoted."""
+        covered = shown != text
 
-def _judgment(loaded: Loaded, text: str) -> Judged:
-    return Judged(loaded.problems) if loaded.problems else Judged((), text, loaded)
+        def cover(tree: Node) -> None:
+            nonlocal covered
+            covered = self._masks.cover(tree) or covered
 
-
-def _read(path: str) -> tuple[str, tuple[Fault, ...]]:
-    content = content_of(path)
-    if isinstance(content, Fault):
-        return "", (content,)
-    return content.decode("utf-8", "replace"), load_content(content, path).problems
+        loaded = load_content(shown.encode(), source, named=named, cover=cover)
+        if covered and not loaded.problems:
+            loaded = load_content(text.encode(), source, named=named)
+            told = (one._replace(path=one.section, message=NOT_VALID) for one in loaded.problems)
+            return Judged(tuple(dict.fromkeys(told)), text, loaded)
+        return Judged(loaded.problems, text, loaded)
 
 
 def _told(problems: Iterable[Fault]) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ POINT: dict[str, Any] = {
 
 
 class Upstream:
-    """A backend that answers after a while, as a language model does; `async with` serves while inside."""
+    """A backend that answers after a while, as a language model does."""
 
     def __init__(self, seed: int = 1) -> None:
         self._chance = random.Random(seed)

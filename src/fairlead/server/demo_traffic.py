@@ -71,7 +71,7 @@ def begin(doors: Iterable[Any], loaded: Loaded, upstream: demo.Upstream | None) 
 
 
 class Traffic:
-    """All callers; `start` and `stop` may be called once each."""
+    """All callers: some begin at each door they are sent to, and all end with `stop`."""
 
     def __init__(self, seed: int = 3) -> None:
         self._chance = random.Random(seed)

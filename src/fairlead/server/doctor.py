@@ -16,7 +16,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from fairlead.documents.values import split_address
+from fairlead.config import is_readable
+from fairlead.documents.addresses import split_address
 from fairlead.errors import FairleadError
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def configuration(loaded: Loaded) -> Iterator[Finding]:
 
 async def surroundings(loaded: Loaded) -> list[Finding]:
     """Look at everything a valid configuration names: addresses, certificate, applications, databases, backends."""
-    found = [_address(name, address) for name, address in _addresses(loaded)]
+    found = [_address(name, address) for name, address in loaded.addresses]
     if loaded.settings.server.tls is not None:
         found.append(_certificate(loaded.settings.server.tls))
     doors, said = _doors(loaded)
@@ -187,21 +188,6 @@ async def _kafka(servers: str) -> Finding:
     return best._replace(said=f"Kafka at {servers} {best.said}")
 
 
-def _addresses(loaded: Loaded) -> Iterator[tuple[str, str]]:
-    settings = loaded.settings
-    yield "server.listen", settings.server.listen
-    if loaded.gateway is not None:
-        yield "gateway.listen", loaded.gateway.settings.listen
-        yield "gateway.admin.listen", loaded.gateway.settings.admin.listen
-    if loaded.flows is not None:
-        for name in ("http", "grpc"):
-            address = getattr(loaded.flows_listening, name)
-            if address is not None:
-                yield f"flows.{name}", address
-    if settings.jobs is not None and settings.jobs.http is not None:
-        yield "jobs.http", settings.jobs.http
-
-
 def _servers(loaded: Loaded) -> Iterator[tuple[str, str]]:
     if loaded.gateway is not None:
         for upstream in loaded.gateway.settings.upstreams:
@@ -255,11 +241,10 @@ async def _database(url: str) -> Finding:
 
 async def _reachable(name: str, url: str) -> Finding:
     """See whether anything accepts a connection where a URL points; what it says is its door's to judge."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or PORTS.get(parts.scheme, 6379)
-    except ValueError as error:
-        return Finding(name, "wrong", f"is no address: {error}")
+    if not is_readable(url):
+        return Finding(name, "wrong", "is no address: its host and port cannot be read")
+    parts = urlsplit(url)
+    port = parts.port or PORTS.get(parts.scheme, 6379)
     if parts.scheme == "unix":
         connecting = asyncio.open_unix_connection(parts.path)
     else:
@@ -273,6 +258,8 @@ async def _reachable(name: str, url: str) -> Finding:
             "wrong",
             f"nothing answered within {PATIENCE:g} s: is it up, and is the way to it open?",
         )
+    except UnicodeError:  # of a name that cannot be looked up
+        return Finding(name, "wrong", "is no address: the parts of a host have 1 to 63 characters")
     except OSError as error:
         return Finding(name, "wrong", f"cannot be reached ({error.strerror or error}): is it up?")
     writer.close()

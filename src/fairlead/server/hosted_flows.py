@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.errors import ConfigError
 from fairlead.flows.serving import FlowServer
 from fairlead.server.hosted_pool import shared
-from fairlead.server.hosting import View, resize_to
+from fairlead.server.hosting import Hosted, View, resize_to
 from fairlead.server.recording import lines_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from fairlead.observe.watched import Feed
     from fairlead.runtime import MakeGate
     from fairlead.server.hosted_pool import HostedPool
-    from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
     from fairlead.server.settings import FlowsListening
 
@@ -38,7 +37,7 @@ def tenant_of(ticket: Ticket) -> str:
     return flow.tenant or flow.user or ""
 
 
-class HostedFlows:
+class HostedFlows(Hosted):
     """Flows over HTTP and gRPC, their control points watched."""
 
     name = kind = "flows"
@@ -50,8 +49,6 @@ class HostedFlows:
         feed: Feed,
         pools: Sequence[HostedPool] = (),
     ) -> None:
-        self.state: State = "starting"
-        self.detail = ""
         self._feed = feed
         self._listening = listening
         self.server = FlowServer(
@@ -131,10 +128,6 @@ class HostedFlows:
             found["grpc"] = self.server.grpc.address
         return found
 
-    def unready(self) -> str | None:
-        """Flows are always answered."""
-        return None
-
     def policy(self, gate: str) -> dict[str, Any] | None:
         """The control point as it is set now; workload and tokens are those that were recorded."""
         point = self.server.flows.points.get(gate.partition("/")[2])
@@ -147,13 +140,6 @@ class HostedFlows:
     async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
         """A line for each ticket."""
         return lines_of(rows)
-
-    def summary(self) -> dict[str, Any] | None:
-        """Its gates tell everything."""
-        return None
-
-    async def refresh(self) -> None:
-        """Everything is known here."""
 
     def families(self) -> Iterable[Metric]:
         """The flows' own metrics."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fairlead.gateway.reservations import gate_name
 from fairlead.gateway.serving import Gateway
 from fairlead.gateway.settings import CLASSES
 from fairlead.server.hosted_pool import shared
-from fairlead.server.hosting import Reserve, View, ceiling_of, weight_for
+from fairlead.server.hosting import Hosted, Reserve, View, ceiling_of, weight_for
 from fairlead.server.recording import lines_of
 
 if TYPE_CHECKING:
@@ -21,10 +22,7 @@ if TYPE_CHECKING:
     from fairlead.observe.passed import Passed
     from fairlead.observe.watched import Feed
     from fairlead.server.hosted_pool import HostedPool
-    from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
-
-DEFAULT = "default"  # what the one pool is called, where there is but one
 
 
 def class_of(ticket: Ticket) -> str:
@@ -32,14 +30,12 @@ def class_of(ticket: Ticket) -> str:
     return CLASSES[ticket.rank]
 
 
-class HostedGateway:
+class HostedGateway(Hosted):
     """A whole gateway: its own two listeners, its pools watched."""
 
     name = kind = "gateway"
 
     def __init__(self, loaded: GatewayLoaded, feed: Feed, pools: Sequence[HostedPool] = ()) -> None:
-        self.state: State = "starting"
-        self.detail = ""
         self._feed = feed
         gates = shared(pools, self.name, class_of, feed.gates(self.name, class_of))
         self.gateway = Gateway(loaded, gates=gates)
@@ -71,16 +67,19 @@ class HostedGateway:
 
     def views(self) -> list[View]:
         """One gate for each pool."""
-        pools = self.gateway.admission.pools
-        found = []
-        for name, pool in list(pools.items()):
-            gate = f"gateway/{name or DEFAULT}"
-            channel = self._feed.channels.get(gate)
-            if channel is not None:
-                found.append(self._view(gate, name, pool, channel))
-        return found
+        channels = self._feed.channels
+        return [
+            self._view(gate, pool, channels[gate])
+            for gate, pool in self._pools().items()
+            if gate in channels
+        ]
 
-    def _view(self, gate: str, name: str, pool: Pool, channel: Any) -> View:
+    def _pools(self) -> dict[str, Pool]:
+        """The pools there are now, by their gates."""
+        pools = list(self.gateway.admission.pools.values())
+        return {f"{self.name}/{gate_name(pool.name)}": pool for pool in pools}
+
+    def _view(self, gate: str, pool: Pool, channel: Any) -> View:
         capacity, admission = pool.capacity, self.gateway.admission
 
         def reserved() -> list[Reserve]:
@@ -101,7 +100,7 @@ class HostedGateway:
 
         def adjust(change: Change) -> None:
             if change.verb == "resize":  # the fleet says how many there are, again and again
-                admission.limit(name, *change.args)
+                admission.limit(pool.name, *change.args)
             else:
                 pool.runtime.adjust(change)
 
@@ -111,7 +110,7 @@ class HostedGateway:
             channel,
             now=pool.runtime.now,
             total=lambda: capacity.total,
-            ceiling=lambda: admission.ceilings.get(name),
+            ceiling=lambda: admission.ceilings.get(pool.name),
             reserved=reserved,
             weight_of=weight_of,
             adjust=adjust,
@@ -128,13 +127,9 @@ class HostedGateway:
             "admin": self.gateway.admin_listener.url,
         }
 
-    def unready(self) -> str | None:
-        """Without a living upstream nothing can be forwarded; that is told by the fleet, not by this."""
-        return None
-
     def policy(self, gate: str) -> dict[str, Any] | None:
         """The classes and tenants as they are set now, over the slots there are now."""
-        pool = self.gateway.admission.pools.get(gate.partition("/")[2].replace(DEFAULT, "", 1))
+        pool = self._pools().get(gate)
         settings = self.gateway.admission.settings.priority_scheduler
         if pool is None or self.gateway.admission.plain:
             return None
@@ -144,13 +139,6 @@ class HostedGateway:
     async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
         """A line for each ticket."""
         return lines_of(rows)
-
-    def summary(self) -> dict[str, Any] | None:
-        """Its gates tell everything."""
-        return None
-
-    async def refresh(self) -> None:
-        """Everything is known here."""
 
     def families(self) -> Iterable[Metric]:
         """The gateway's own metrics."""

@@ -14,7 +14,7 @@ from fairlead.jobs.service import Jobs
 from fairlead.jobs.serving import JobServer
 from fairlead.server import apps
 from fairlead.server.hosted_pool import borrowing
-from fairlead.server.hosting import View
+from fairlead.server.hosting import Hosted, View
 from fairlead.server.recording import job_lines, job_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from fairlead.observe.passed import Passed
     from fairlead.observe.watched import Feed
     from fairlead.server.hosted_pool import HostedPool
-    from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
     from fairlead.server.recording import Job
     from fairlead.server.settings import JobsSettings
@@ -53,7 +52,7 @@ def jobs_of(settings: JobsSettings) -> Jobs:
     return found
 
 
-class HostedJobs:
+class HostedJobs(Hosted):
     """A jobs service: it plans, or stands by, and runs what local executors can."""
 
     name = kind = "jobs"
@@ -67,8 +66,6 @@ class HostedJobs:
         prepare: Callable[[Jobs], None] = lambda jobs: None,
         pools: Sequence[HostedPool] = (),
     ) -> None:
-        self.state: State = "starting"
-        self.detail = ""
         self._settings = settings
         self._channel = feed.channel(LEADER, class_of)
         watched = feed.gate(LEADER, class_of)

@@ -7,36 +7,32 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fairlead.runtime import GatePool
-from fairlead.server.hosting import View, resize_to
+from fairlead.server.hosting import Hosted, View, resize_to
 from fairlead.server.recording import in_turn, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from prometheus_client import Metric
-
     from fairlead.core import Ticket
     from fairlead.observe import Feed
     from fairlead.observe.passed import Passed
     from fairlead.runtime import MakeGate, MakeGates
-    from fairlead.server.hosting import Hosted, State
     from fairlead.server.loading import Loaded
     from fairlead.server.settings import Pool
 
 KIND = "pool"
-LATER = (
-    1.0  # seconds within which a slot that was lent is known to be back, when its work has ended
-)
+# Seconds within which a slot that was lent is known to be back, when its work has ended.
+LATER = 1.0
 
 
-class HostedPool:
+class HostedPool(Hosted):
     """One gate for several doors; a ticket's class is told with the gate it came by."""
 
     kind = KIND
 
     def __init__(self, name: str, settings: Pool, feed: Feed) -> None:
         self.name = f"{KIND}/{name}"
-        self.state: State = "running"
+        self.state = "running"
         self._follow(settings)
         self._feed = feed
         self._gates: dict[str, str] = {}  # by the names they have as members
@@ -93,13 +89,6 @@ class HostedPool:
         """There is nothing to end: the doors do."""
         self.state = "stopped"
 
-    def hurry(self) -> None:
-        """There is nothing to hurry."""
-
-    def left(self) -> str:
-        """There is nothing to leave."""
-        return "nothing"
-
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow the slots, also where an operator has changed them, and the weights of the members there are."""
         said = loaded.settings.pools.get(self.name.partition("/")[2])
@@ -131,14 +120,6 @@ class HostedPool:
                 adjustable={(slots.name, "resize"): resize_to},
             )
         ]
-
-    def links(self) -> dict[str, str]:
-        """It is reached by its doors."""
-        return {}
-
-    def unready(self) -> str | None:
-        """It is always there."""
-        return None
 
     def policy(self, gate: str) -> dict[str, Any] | None:
         """Slots that go to doors by weight; those that borrow order their own, in others it is told by arrival.
@@ -172,17 +153,6 @@ class HostedPool:
             gate = row.cls.partition(" ")[0]
             if gate not in self._borrowers:
                 yield line_of(row) | {"door": gate, "pool": gate}
-
-    def summary(self) -> dict[str, Any] | None:
-        """Its gate tells everything."""
-        return None
-
-    async def refresh(self) -> None:
-        """Everything is known here."""
-
-    def families(self) -> Iterable[Metric]:
-        """Its gate is told with all others."""
-        return ()
 
 
 def _by(gate: str, lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.errors import ConfigError
 from fairlead.server.batch_keys import BatchKeys
 from fairlead.server.hosted_pool import borrowing
-from fairlead.server.hosting import View, resize_to
+from fairlead.server.hosting import Hosted, View, resize_to
 from fairlead.server.recording import batch_lines
 from fairlead.streams.gating import GateScheduler
 from fairlead.streams.lag import LagWatch
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from fairlead.observe.passed import Passed
     from fairlead.observe.watched import Feed
     from fairlead.server.hosted_pool import HostedPool
-    from fairlead.server.hosting import State
     from fairlead.server.loading import Loaded
     from fairlead.server.settings import StreamsSettings
     from fairlead.streams import StreamApp
@@ -37,7 +36,7 @@ def class_of(ticket: Ticket) -> str:
     return str(ticket.workload)
 
 
-class HostedStreams:
+class HostedStreams(Hosted):
     """A stream app; `start` and `stop` are its own."""
 
     name = kind = "streams"
@@ -49,8 +48,6 @@ class HostedStreams:
         settings: StreamsSettings | None = None,
         pools: Sequence[HostedPool] = (),
     ) -> None:
-        self.state: State = "starting"
-        self.detail = ""
         self.app = app
         self._settings = settings
         self._feed = feed
@@ -172,17 +169,6 @@ class HostedStreams:
         if self.state == "running" and self.app.state != "running":
             self.state, self.detail = "failed", f"the stream app is {self.app.state}"
         return self.app.snapshot() if self.state != "starting" else None
-
-    def links(self) -> dict[str, str]:
-        """It is not reached; it reaches."""
-        return {}
-
-    def unready(self) -> str | None:
-        """Whether it consumes says nothing of whether requests are welcome."""
-        return None
-
-    async def refresh(self) -> None:
-        """Everything is known here."""
 
     def families(self) -> Iterable[Metric]:
         """The streams' own metrics."""

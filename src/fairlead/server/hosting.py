@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
@@ -42,9 +43,8 @@ class View:
     channel: Channel
     now: Callable[[], float]
     total: Callable[[], float | None]
-    ceiling: Callable[[], int | None] = lambda: (
-        None
-    )  # an operator's, where slots follow something else
+    # An operator's, where slots follow something else.
+    ceiling: Callable[[], int | None] = lambda: None
     reserved: Callable[[], list[Reserve]] = list
     weight_of: Callable[[Hashable], float] = lambda tenant: 1.0
     adjust: Callable[[Change], Any] | None = None
@@ -55,52 +55,63 @@ class View:
     lock: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
-class Hosted(Protocol):
+class Hosted(ABC):
     """A door in the server's process."""
 
     name: str
     kind: str
-    state: State
-    detail: str
+    state: State = "starting"
+    detail = ""
 
+    @abstractmethod
     async def start(self) -> None:
         """Begin; an address that cannot be had is an OSError, a setting that cannot be a ConfigError."""
 
+    @abstractmethod
     async def stop(self, grace: float) -> None:
         """Accept no more, finish what runs within the grace, and end."""
 
-    def hurry(self) -> None:
+    def hurry(self) -> None:  # noqa: B027 - there may be nothing to wait for
         """Wait for nothing any more."""
 
     def left(self) -> str:
         """Say what would be left undone if the process ended now."""
+        return "nothing"
 
+    @abstractmethod
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow another configuration; tell what of it needs a new start."""
 
+    @abstractmethod
     def views(self) -> list[View]:
         """The gates there are now."""
 
     def links(self) -> dict[str, str]:
         """Where it can be reached, by what is there."""
+        return {}
 
     def unready(self) -> str | None:
         """Say why it does not welcome traffic, if it does not."""
+        return None
 
+    @abstractmethod
     def policy(self, gate: str) -> dict[str, Any] | None:
         """The policy of a gate as the simulator reads it; None if it knows no such, or a ConfigError that says why."""
 
+    @abstractmethod
     async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
         """What passed one of its gates, as the simulator reads it."""
 
     def summary(self) -> dict[str, Any] | None:
         """What a snapshot tells of this door beside its gates."""
+        return None
 
-    async def refresh(self) -> None:
+    async def refresh(self) -> None:  # noqa: B027 - most know everything
         """Bring up to date what `families` tells, if that takes asking somebody."""
 
     def families(self) -> Iterable[Metric]:
-        """The metrics of this door."""
+        """The metrics of this door, beside those of its gates."""
+        return ()
 
 
 def resize_to(args: list[Any]) -> tuple[Any, ...]:

@@ -11,20 +11,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
+from fairlead.documents.addresses import split_address
 from fairlead.documents.advice import Adviser
 from fairlead.documents.loading import tree_and_digest_of, tree_of
 from fairlead.documents.reading import Node, Problem, content_of, digest_of, lines_of, written
-from fairlead.documents.values import split_address
 from fairlead.server.settings import Demo, FlowsListening, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from fairlead.flows.loading import Loaded as FlowsLoaded
     from fairlead.gateway.loading import Loaded as GatewayLoaded
 
 MOST_PROBLEMS = 100
 SECRET = {"token", "tokens", "sha256", "database", "webhook"}
+STRANGE_FILE = (
+    "is not a file that the running configuration names, so it was not read; "
+    "write its name into the configuration file where the server runs"
+)
 ADVISER = Adviser(Settings, secret=SECRET)
 LISTENING = Adviser(FlowsListening, secret=SECRET)
 
@@ -48,6 +52,21 @@ class Loaded(NamedTuple):
         return lines_of(self.problems, self.source)
 
     @property
+    def addresses(self) -> Iterator[tuple[str, str]]:
+        """Where it listens, and by which setting."""
+        yield "server.listen", self.settings.server.listen
+        if self.gateway is not None:
+            yield "gateway.listen", self.gateway.settings.listen
+            yield "gateway.admin.listen", self.gateway.settings.admin.listen
+        if self.flows is not None:
+            if self.flows_listening.http is not None:
+                yield "flows.http", self.flows_listening.http
+            if self.flows_listening.grpc is not None:
+                yield "flows.grpc", self.flows_listening.grpc
+        if self.settings.jobs is not None and self.settings.jobs.http is not None:
+            yield "jobs.http", self.settings.jobs.http
+
+    @property
     def demo(self) -> Demo:
         """What of the demonstration runs; nothing unless it is asked for."""
         return self.settings.demo or Demo(upstream=False, traffic=False)
@@ -58,9 +77,20 @@ def load(path: str) -> Loaded:
     return load_content(content_of(path), path)
 
 
-def load_content(content: bytes | Problem, source: str) -> Loaded:
-    """Read what a file held, or what `content_of` said of it."""
-    return _Reading(*tree_of(content, source)).loaded()._replace(digest=digest_of(content))
+def load_content(
+    content: bytes | Problem,
+    source: str,
+    *,
+    named: Collection[str] | None = None,
+    cover: Callable[[Node], object] = lambda tree: None,
+) -> Loaded:
+    """Read what a file held, or what `content_of` said of it.
+
+    With `named` no other files are read, whatever the content asks for; `cover` may change what was read before it is
+    judged.
+    """
+    reading = _Reading(*tree_of(content, source), named, cover)
+    return reading.loaded()._replace(digest=digest_of(content))
 
 
 def load_mapping(given: Mapping[str, Any]) -> Loaded:
@@ -74,10 +104,19 @@ def _nothing(problems: tuple[Problem, ...], source: str) -> Loaded:
 
 
 class _Reading:
-    def __init__(self, tree: Node | None, problems: list[Problem], source: str) -> None:
+    def __init__(
+        self,
+        tree: Node | None,
+        problems: list[Problem],
+        source: str,
+        named: Collection[str] | None = None,
+        cover: Callable[[Node], object] = lambda tree: None,
+    ) -> None:
         self._tree = tree
         self._problems = problems
         self._source = source
+        self._named_before = named
+        self._cover = cover
         self._files: list[tuple[str, str]] = []
         self._warnings: list[str] = []
 
@@ -85,6 +124,7 @@ class _Reading:
         tree = self._tree
         if tree is None or tree.value is None:  # unreadable, or an empty document
             return _nothing(tuple(self._problems), self._source)
+        self._cover(tree)
         if not isinstance(tree.value, dict):
             kind = "a list" if isinstance(tree.value, list) else "a single value"
             self._problems.append(
@@ -94,18 +134,15 @@ class _Reading:
         settings = self._judged(Settings, tree, tree.plain(), ADVISER, ()) or Settings()
         gateway = self._gateway(tree.value.get("gateway"))
         flows, listening = self._flows(tree.value.get("flows"))
+        loaded = Loaded(settings, gateway, flows, listening, (), self._source)
         if not self._problems:
-            self._find_clashes(settings, gateway, flows, listening)
-            self._find_strangers(settings, gateway, flows)
+            self._find_clashes(loaded)
+            self._find_strangers(loaded)
         found = sorted(self._problems)
-        return Loaded(
-            settings if not found else Settings(),
-            gateway,
-            flows,
-            listening,
-            tuple(found[:MOST_PROBLEMS]),
-            self._source,
-            tuple(self._warnings),
+        return loaded._replace(
+            settings=settings if not found else Settings(),
+            problems=tuple(found[:MOST_PROBLEMS]),
+            warnings=tuple(self._warnings),
             files=tuple(self._files),
         )
 
@@ -124,27 +161,25 @@ class _Reading:
     def _gateway(self, node: Node | None) -> GatewayLoaded | None:
         if node is None or not isinstance(node.value, dict):
             return None
-        from fairlead.gateway.loading import load_content, load_tree
+        from fairlead.gateway.loading import load_tree
 
-        loaded: GatewayLoaded = self._document(node, "gateway", load_tree, load_content)
+        loaded: GatewayLoaded = self._document(node, "gateway", load_tree)
         self._warnings += [f"gateway: {warning}" for warning in loaded.warnings]
         return loaded
 
     def _flows(self, node: Node | None) -> tuple[FlowsLoaded | None, FlowsListening]:
         if node is None or not isinstance(node.value, dict):
             return None, FlowsListening()
-        from fairlead.flows.loading import load_content, load_tree
+        from fairlead.flows.loading import load_tree
 
         ours = _part(node, lambda key: key in FlowsListening.model_fields)
         rest = _part(node, lambda key: key not in FlowsListening.model_fields)
         listening = self._judged(FlowsListening, ours, ours.plain(), LISTENING, ("flows",))
-        loaded: FlowsLoaded = self._document(rest, "flows", load_tree, load_content)
+        loaded: FlowsLoaded = self._document(rest, "flows", load_tree)
         self._warnings += [f"flows: {warning}" for warning in loaded.warnings]
         return loaded, listening or FlowsListening()
 
-    def _document(
-        self, node: Node, name: str, load_tree: Callable[..., Any], load_content: Callable[..., Any]
-    ) -> Any:
+    def _document(self, node: Node, name: str, load_tree: Callable[..., Any]) -> Any:
         """Read a door's own document: what stands in its section, or the file that is named there."""
         file = node.value.get("file")
         if file is None:
@@ -157,25 +192,25 @@ class _Reading:
         at = node.keys.get("file", node.at)
         if len(node.value) > 1 or not isinstance(file.value, str):
             self._note(at, (name, "file"), "is the path of a file, and then stands alone here")
-            return load_content(b"", self._source)
+            return load_tree(None, [], self._source)
         path = str(Path(self._source).parent / file.value)
+        if self._named_before is not None and path not in self._named_before:
+            self._note(at, (name, "file"), STRANGE_FILE)
+            return load_tree(None, [], self._source)
         content = content_of(path)
         self._files.append((path, digest_of(content)))
-        loaded = load_content(content, path)
+        tree, problems, _ = tree_of(content, path)
+        if tree is not None:
+            self._cover(tree)
+        loaded = load_tree(tree, problems, path)._replace(digest=digest_of(content))
         for line in loaded.lines:
             self._note(at, (name, "file"), line)
         return loaded
 
-    def _find_clashes(
-        self,
-        settings: Settings,
-        gateway: GatewayLoaded | None,
-        flows: FlowsLoaded | None,
-        listening: FlowsListening,
-    ) -> None:
+    def _find_clashes(self, loaded: Loaded) -> None:
         """Refuse two listeners on one port; better now than when the second one starts."""
         taken: dict[tuple[str, int], str] = {}
-        for path, address in _addresses(settings, gateway, flows, listening):
+        for path, address in loaded.addresses:
             place = split_address(address)
             if place[1] and taken.setdefault(place, path) != path:
                 section = path.split(".")[0]
@@ -188,13 +223,12 @@ class _Reading:
                     )
                 )
 
-    def _find_strangers(
-        self, settings: Settings, gateway: GatewayLoaded | None, flows: FlowsLoaded | None
-    ) -> None:
+    def _find_strangers(self, loaded: Loaded) -> None:
         """Refuse pools of gates that are not there, or are in two pools."""
-        known, any_model = _gateway_gates(gateway)
-        if flows is not None:
-            known += [f"flows/{name}" for name in flows.settings.control_points]
+        settings = loaded.settings
+        known, any_model = _gateway_gates(loaded.gateway)
+        if loaded.flows is not None:
+            known += [f"flows/{name}" for name in loaded.flows.settings.control_points]
         known += ["jobs/leader"] * (settings.jobs is not None)
         known += ["streams/workers"] * (settings.streams is not None)
         taken: dict[str, str] = {}
@@ -213,26 +247,9 @@ def _gateway_gates(gateway: GatewayLoaded | None) -> tuple[list[str], bool]:
     """Name the gates of a gateway; True if there may be one of any model, for backends come and go at run time."""
     if gateway is None:
         return [], False
-    return ["gateway/default"], gateway.settings.pool_by is not None
+    from fairlead.gateway.reservations import ONLY, gate_name
 
-
-def _addresses(
-    settings: Settings,
-    gateway: GatewayLoaded | None,
-    flows: FlowsLoaded | None,
-    listening: FlowsListening,
-) -> Iterator[tuple[str, str]]:
-    yield "server.listen", settings.server.listen
-    if gateway is not None:
-        yield "gateway.admin.listen", gateway.settings.admin.listen
-        yield "gateway.listen", gateway.settings.listen
-    if flows is not None:
-        if listening.http is not None:
-            yield "flows.http", listening.http
-        if listening.grpc is not None:
-            yield "flows.grpc", listening.grpc
-    if settings.jobs is not None and settings.jobs.http is not None:
-        yield "jobs.http", settings.jobs.http
+    return [f"gateway/{gate_name(ONLY)}"], gateway.settings.pool_by is not None
 
 
 def _part(node: Node, wanted: Callable[[str], bool]) -> Node:

@@ -82,9 +82,7 @@ def job_lines(
     because something about the job had changed, was no try.
     """
     tries: dict[Job, int] = {}
-    latest: dict[
-        Job, tuple[str, float]
-    ] = {}  # of each job: the last try, and since when it may come
+    latest: dict[Job, tuple[str, float]] = {}  # the last try, and since when it may come
     ordered = in_turn(rows)
     last = {job_of(row): row for row in ordered}
     for row in ordered:

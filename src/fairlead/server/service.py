@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.config import shown
-from fairlead.documents.values import is_loopback
+from fairlead.documents.addresses import is_loopback
 from fairlead.observe.watched import Feed
 from fairlead.server import demo, demo_traffic
 from fairlead.server.acting import Acting

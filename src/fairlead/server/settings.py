@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from fairlead.config import shown
+from fairlead.documents.addresses import is_loopback
 from fairlead.documents.values import (
     Address,
+    Digest,
     DurationOrZero,
     Flag,
     Model,
-    is_loopback,
 )
 
 Role = Literal["viewer", "operator", "admin"]
@@ -52,7 +53,7 @@ class Token(Model):
 
     name: Name
     role: Role = "viewer"
-    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$", to_lower=True)]
+    sha256: Digest
 
 
 class Otel(Model):

@@ -8,12 +8,12 @@ rebinding) by the Host it asked for.  With tokens nothing is ambient, and no oth
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from enum import IntEnum
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
+from fairlead.documents.addresses import is_here
 from fairlead.serving.http import Problem, is_json, values_of
 
 if TYPE_CHECKING:
@@ -27,18 +27,10 @@ SAME_SITE = (b"same-origin", b"none")  # of Sec-Fetch-Site; "none" is a person w
 
 
 def bearer(scope: Scope) -> bytes | None:
-    """The token a request shows, if it shows exactly one."""
+    """The token a request shows, if it shows exactly one; an empty one is none."""
     given = values_of(scope, b"authorization")
     scheme, _, secret = (given[0] if len(given) == 1 else b"").partition(b" ")
-    return secret.strip() if scheme.lower() == b"bearer" else None
-
-
-def is_here(host: str | None) -> bool:
-    """Tell whether a host is this machine, by an address or a name that no name server has a say in."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
-    except ValueError:
-        return False
+    return (secret.strip() or None) if scheme.lower() == b"bearer" else None
 
 
 def _host_of(origin: bytes) -> str | None:
@@ -53,6 +45,7 @@ def authorize(
 ) -> None:
     """Ask for the token; without one, answer no page that came from another machine."""
     if token is None:
+        _refuse_foreign_host(scope, f"a {setting}")
         if not all(is_here(_host_of(value)) for value in values_of(scope, b"origin")):
             detail = f"without a {setting} this service does not answer pages from elsewhere"
             raise Problem(403, "foreign_origin", detail)
@@ -138,10 +131,9 @@ class Access:
         return Caller(found.name, found.role)
 
     def _refuse_foreign_pages(self, scope: Scope) -> None:
+        if self.open:
+            _refuse_foreign_host(scope, "tokens")
         host = b"".join(values_of(scope, b"host")[:1])
-        if self.open and host and not is_here(_host_of(b"//" + host)):
-            detail = "without tokens this service answers to localhost and 127.0.0.1 only"
-            raise Problem(403, "foreign_host", detail)
         origins = values_of(scope, b"origin")
         sites = values_of(scope, b"sec-fetch-site")
         foreign = any(_netloc_of(origin) != host.lower() for origin in origins)
@@ -149,6 +141,12 @@ class Access:
         if foreign or crossing:
             detail = "this service does not answer pages from elsewhere"
             raise Problem(403, "foreign_origin", detail)
+
+
+def _refuse_foreign_host(scope: Scope, lacking: str) -> None:
+    if not all(is_here(_host_of(b"//" + host)) for host in values_of(scope, b"host") if host):
+        detail = f"without {lacking} this service answers to localhost and 127.0.0.1 only"
+        raise Problem(403, "foreign_host", detail)
 
 
 def _netloc_of(origin: bytes) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
 
-from fairlead.documents.values import split_address
+from fairlead.documents.addresses import split_address
 from fairlead.serving.limits import USUAL
 from fairlead.serving.protocol import LimitedProtocol
 

@@ -188,9 +188,8 @@ class LimitedProtocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if (
-            self._in_head
-        ):  # else it is a trailer; uvicorn would add it to the headers the app has seen
+        # What comes later is a trailer; uvicorn would add it to the headers the app has seen.
+        if self._in_head:
             super().on_header(name, value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:

@@ -111,7 +111,15 @@ def read_policy(given: str | os.PathLike[str] | Mapping[str, Any]) -> PolicySpec
     name = draft.plain.get("name")
     if name is not None and not isinstance(name, str):
         draft.wrong(("name",), f"must be text; got {shown(name)}")
-    build = reader(draft)
+    build = None
+    try:
+        build = reader(draft)
+    except ModuleNotFoundError as error:
+        if not preset or (error.name or "").startswith("fairlead"):
+            raise
+        extra = "serve" if preset == "pool" else preset
+        message = f'the preset {preset} needs {error.name}: pip install "fairlead[{extra}]"'
+        draft.wrong(("preset",), message)
     draft.stop()
     assert build is not None  # noqa: S101
     try:

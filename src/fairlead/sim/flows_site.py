@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 class SimFlow(Flow):
     """A flow of one arrival."""
 
-    named: tuple[str, float] | None = (
-        None  # its workload and its priority, if the arrival names one
-    )
+    # Its workload and its priority, if the arrival names one.
+    named: tuple[str, float] | None = None
 
     def __init__(
         self, number: int, arrival: Arrival, now: float, labels: Mapping[str, str]

@@ -153,7 +153,7 @@ class FrontierGate:
             planned = self.planner.plan(jobs, frontier.slots(), active, recent)
             frontier.planned(executor, [job.id for job in planned], now)
         changed = []
-        for job in frontier.started(now):
+        for job in frontier.started():
             ticket = self._tickets[job.node]
             ticket.state, ticket.started_at = RUNNING, now
             changed.append(ticket)

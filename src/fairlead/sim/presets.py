@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
     Build = Callable[[], Site]
 
-SERVED = (
-    "gateway",
-    "flows",
-)  # the doors of which a server's configuration holds the whole document
+# The doors of which a server's configuration holds the whole document.
+SERVED = ("gateway", "flows")
 OWN = ("preset", "name")  # the keys of a policy document that are not its preset's
 
 

@@ -28,9 +28,8 @@ class Arrival(NamedTuple):
     priority: int = 50
     cost: float = 1.0
     deadline: float | None = None  # the instant by which it should have ended; only counted
-    patience: float | None = (
-        None  # seconds it waits at most, then it is told that it waited too long
-    )
+    # Seconds it waits at most, then it is told that it waited too long.
+    patience: float | None = None
     key: str = ""
     deps: tuple[int, ...] = ()  # the arrivals, by index, that must be done before it asks
     pool: str = ""

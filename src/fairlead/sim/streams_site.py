@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 
 # Labels of a record.
 PARTITION = "partition"  # into which partition it goes
-KEY = (
-    "key"  # which others it keeps its order with, where that is by key; without it, the tenant says
-)
+# Which others it keeps its order with, where that is by key; without it, the tenant says.
+KEY = "key"
 KEYLESS = "keyless"  # it has a key, and which is not known
 COST = "cost"  # what it counts among others, where its consumer would tell; without it, one
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fairlead.core.ticket import EVICTED, EXPIRED, QueueLimit, State
+from fairlead.core.ticket import EVICTED, EXPIRED, State
 from fairlead.sim.result import Result, Row, usage
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def written(run: Run, policy: str, seed: int, scenario: str) -> Result:
     promoted = started = late = 0
     states = dict.fromkeys(ENDS, 0)
     for arrival, ticket in zip(run.arrivals, run.tickets, strict=True):
-        if arrival[0] > run.until:  # it would have come after time ran out
+        if arrival.at > run.until:  # it would have come after time ran out
             continue
         if ticket is None:  # what it depends on was not done when time ran out
             rows.append(_unasked(arrival))
@@ -38,7 +38,7 @@ def written(run: Run, policy: str, seed: int, scenario: str) -> Result:
             said = "done" if ended < inf else "running"
         rose = ticket.promoted or (began < inf and began - ticket.asked >= step)
         promoted += rose
-        reason, deadline = ticket.reason, arrival[7]
+        reason, deadline = ticket.reason, arrival.deadline
         states[said] += 1
         started += began < inf
         if deadline is not None and (said != "done" or ended > deadline):
@@ -49,19 +49,19 @@ def written(run: Run, policy: str, seed: int, scenario: str) -> Result:
                 began if began < inf else None,
                 ended if ended < inf else None,
                 said,
-                arrival[2],
-                arrival[3],
-                arrival[4],
+                arrival.cls,
+                arrival.tenant,
+                arrival.workload,
                 ticket.cost,
-                arrival[1],
+                arrival.service,
                 deadline,
                 rose,
                 ticket.evictions + (state is EVICTED),
-                arrival[9],
-                arrival[5],
-                arrival[11],
-                arrival[12],
-                None if reason is None else _said(reason),
+                arrival.key,
+                arrival.priority,
+                arrival.pool,
+                arrival.dag,
+                None if reason is None else str(reason),
             )
         )
     totals = {"arrived": len(rows)} | states
@@ -85,12 +85,6 @@ def _stretches(run: Run, rows: list[Row], horizon: float) -> Iterable[tuple[floa
         if row.started is not None and row.state != "evicted":
             ended = horizon if row.ended is None else row.ended
             yield row.started, ended, row.cost if weighs else 1.0
-
-
-def _said(reason: Any) -> str:
-    if isinstance(reason, QueueLimit):
-        return f"{reason.waiting} wait already, the limit is {reason.limit}"
-    return str(reason)
 
 
 def _unasked(arrival: Arrival) -> Row:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.core import Gate
 from fairlead.errors import ConfigError, Misuse
+from fairlead.policies import Classes
 from fairlead.streams.explaining import explain_job, explain_partition
 from fairlead.streams.jobs import Job
 from fairlead.streams.runtime import Runtime
@@ -89,20 +90,31 @@ class StreamApp:
         """Consume a topic.
 
         Options: priority (0–100, default 50), weight, long_running, parallel_by, batch_size, max_retries,
-        retry_backoff, dead_letter, subscription_group.
+        retry_backoff, dead_letter, subscription_group, rank.
         """
         if self._runtime is not None:
             raise Misuse(f"topic {name!r} comes too late: the app runs; add topics before")
         topic = read_topic(name, consumer, options)
         if topic.name in self.topics:
             raise ConfigError(f"topic {topic.name!r} is given twice; a topic has one consumer")
-        if any(topic.name == other.dead_letter for other in self.topics.values()) and (
-            topic.dead_letter in self.topics
-        ):
+        policy = self.settings.policy
+        if isinstance(policy, Classes) and topic.rank >= len(policy.levels):
             raise ConfigError(
-                f"dead_letter: the dead letters of {topic.name!r} and {topic.dead_letter!r} go round in a ring"
+                f"topic {topic.name!r}: rank must be 0 to {len(policy.levels) - 1}, a class of the policy; "
+                f"got {topic.rank}"
             )
+        self._refuse_ring(topic)
         self.topics[topic.name] = topic
+
+    def _refuse_ring(self, topic: Topic) -> None:
+        """Follow its dead letters: among the topics before it there is no ring."""
+        passed, after = [topic.name], topic.dead_letter
+        while after in self.topics:
+            passed.append(after)
+            after = self.topics[after].dead_letter
+        if after == topic.name:
+            names = ", ".join(map(repr, passed))
+            raise ConfigError(f"dead_letter: the dead letters of {names} go round in a ring")
 
     def _kafka(self) -> Broker:
         try:

@@ -38,7 +38,7 @@ class Tp(NamedTuple):
 
 
 class Message:
-    """One record.
+    """One record; equal to another if it is the same record of the same partition.
 
     >>> message = Message("orders", 0, 17, key=b"ann", value=b"42")
     >>> message.offset, message.value
@@ -70,14 +70,27 @@ class Message:
     def tp(self) -> Tp:
         return Tp(self.topic, self.partition)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        return self._place == other._place
+
+    def __hash__(self) -> int:
+        return hash(self._place)
+
+    @property
+    def _place(self) -> tuple[int, int, str]:
+        return self.offset, self.partition, self.topic
+
     def __repr__(self) -> str:
         return f"<Message {self.topic}[{self.partition}] offset {self.offset}>"
 
 
 class Batch(Sequence[Message]):
-    """Records of one partition in order of their offsets, which may have gaps.  Never empty, never changed.
+    """Records of one partition in order of their offsets, which may have gaps.  Never changed.
 
-    A slice is a batch again.  `first` and `last` are offsets; `next_offset` is what to commit when all is done.
+    `first` and `last` are offsets; `next_offset` is what to commit when all is done.  A slice is a batch again, and
+    only a slice is ever empty: that one has none of the three.
 
     >>> batch = Batch(Tp("orders", 0), [Message("orders", 0, offset) for offset in (4, 5, 9)])
     >>> len(batch), batch.first, batch.next_offset, batch[:2].offsets
@@ -88,8 +101,9 @@ class Batch(Sequence[Message]):
 
     def __init__(self, tp: Tp, messages: Sequence[Message]) -> None:
         self.tp = tp
-        self.first = messages[0].offset
-        self.last = messages[-1].offset
+        if messages:
+            self.first = messages[0].offset
+            self.last = messages[-1].offset
         self._messages = messages
 
     @property
@@ -116,6 +130,8 @@ class Batch(Sequence[Message]):
         return self._messages[index]
 
     def __repr__(self) -> str:
+        if not len(self):
+            return f"<Batch {self.tp} empty>"
         return f"<Batch {self.tp} offsets {self.first} to {self.last}, {len(self)} messages>"
 
 

@@ -6,6 +6,7 @@ import logging
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from fairlead.config import error_text
 from fairlead.errors import BrokerFault
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ LONGEST_ERROR = 2000  # characters
 
 def letter_headers(message: Message, error: BaseException) -> list[tuple[str, bytes]]:
     """Write the headers of a dead letter: the record's own, what went wrong, and where it comes from."""
-    text = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
+    text = error_text(error)[:LONGEST_ERROR]
     return [
         *message.headers,
         ("fairlead-error", text.encode(errors="replace")),

@@ -92,9 +92,8 @@ class SchedulerCalls:
         self._enough = ceil(patience / self.beat)
         self._rest = 0  # beats until it is asked again
         self._unheard: dict[str, bool] = {}  # groups to clear when it is
-        self._telling = (
-            threading.Lock()
-        )  # had by who tells it, from before a group leaves `_unheard`
+        # Held by whoever is telling it, from before a group leaves `_unheard`.
+        self._telling = threading.Lock()
         self._warned: dict[str, float] = {}
 
     @property
@@ -119,7 +118,7 @@ class SchedulerCalls:
     def lifecycle(self, group_id: str, kind: Kind, jobs: Sequence[Job]) -> None:
         """Give jobs of another kind to the scheduler; if it fails, push them as it should have done."""
         try:
-            self._call(f"schedule_{kind}", jobs)
+            self._call(f"schedule_{kind}", list(jobs))  # its own, to do with what it likes
         except SchedulerStuck:
             self.go_round(group_id)
         except BaseException as error:

@@ -6,6 +6,7 @@ import inspect
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from fairlead.errors import ConfigError
 from fairlead.streams.jobs import Kind
 
 if TYPE_CHECKING:
@@ -88,6 +89,13 @@ class Shape:
         self.eofs = self._own("eofed")
         self.describes = any(map(self._own, ("tenant", "cost", "deadline")))
         self.methods = {kind: name for kind, name in CALLS.items() if self._own(name)}
+        for name in self.methods.values():
+            written = getattr(consumer, name)
+            if inspect.isgeneratorfunction(written) or inspect.isasyncgenfunction(written):
+                raise ConfigError(
+                    f"{consumer.__name__}.{name} has a yield in it, so to call it would run nothing; "
+                    "write it without"
+                )
         self.coroutines = {
             kind
             for kind, name in self.methods.items()

@@ -51,6 +51,7 @@ class BatchTicket(Ticket):
             pool=job.group_id,
             estimate=estimate,
             deadline=job.deadline,
+            rank=job.rank,
         )
         self.topic = job.topic
         self.partition = job.partition
@@ -97,7 +98,6 @@ class GateScheduler(StreamScheduler):
         workers = AppWorkers()
         workers.admit_app(self, self.concurrency)
         gate = ThreadGate(self._make_gate(policy, Both(workers, capacity)), clock)
-        capacity.gated = True
         capacity.thread_gate = gate
         return gate
 
@@ -148,7 +148,7 @@ class GateScheduler(StreamScheduler):
                     gate.withdraw(tickets)
                 return
             waiting = [ticket for ticket in tickets if self._did(self.queue.lock, ticket.work)]
-            gate._carry_out(gate.gate.enlist, waiting, gate.now())
+            gate.enlist(waiting)
 
     def _did(self, verb: Callable[[Job], None], job: Job) -> bool:
         """Do something with a job, unless its group has just started anew."""

@@ -1,10 +1,10 @@
 """A partition that is held, with everything that goes with holding it: its state, its consumer, whose turn it is.
 
 `Holding.lost` is the fence.  It is set, once, before anybody else can be given the partition, and asked before user
-code is run and before anything is committed; a new assignment is a new holding.  When a group begins again without
-losing its partitions, they are *renewed*: of a new generation, with the same consumer, and what still runs of the old
-one runs beside nothing of the new one.  Records and results are written under the `lock` of its listener, turns
-under that of the queue.
+code is run and before anything is committed; a new assignment is a new holding, of a new generation.  When a group
+begins again without losing its partitions, they are *renewed*: of a new generation, with the same consumer.  Either
+way, what still runs of an old generation runs beside nothing of the new one (`Turns`).  Records and results are written
+under the `lock` of its listener, turns under that of the queue.
 """
 
 from __future__ import annotations
@@ -29,19 +29,66 @@ if TYPE_CHECKING:
 log = logging.getLogger("fairlead.streams")
 
 
+class Turns:
+    """Who may run now of one partition, over all its assignments here: what still runs of a lost one goes on alone.
+
+    Called by the queue, under its lock.
+    """
+
+    __slots__ = ("_aside", "_by_key", "_exclusive", "_sharing", "_together")
+
+    def __init__(self, topic: Topic) -> None:
+        self._by_key = topic.parallel_by is not None
+        self._sharing = 0
+        self._together = -1  # the generation of those that share
+        self._exclusive = False
+        self._aside: deque[Job] = deque()
+
+    def enter(self, job: Job) -> bool:
+        """Say whether a job may start; if not, it stands aside until `leave` returns it."""
+        shares = self._shares(job.kind)
+        beside = shares and job.generation == self._together
+        if self._exclusive or self._aside or (self._sharing and not beside):
+            self._aside.append(job)
+            return False
+        if shares:
+            self._sharing += 1
+            self._together = job.generation
+        else:
+            self._exclusive = True
+        return True
+
+    def leave(self, kind: Kind) -> list[Job]:
+        """End a job's turn; return those that stood aside, in order, to be asked again."""
+        if self._shares(kind):
+            self._sharing -= 1
+        else:
+            self._exclusive = False
+        if not self._aside or self._sharing:
+            return []
+        aside = list(self._aside)
+        self._aside.clear()
+        return aside
+
+    def drop(self, job: Job) -> bool:
+        """Take out a job that stands aside; say whether it did."""
+        if job in self._aside:
+            self._aside.remove(job)
+            return True
+        return False
+
+    def _shares(self, kind: Kind) -> bool:
+        return self._by_key and kind is Kind.CONSUMPTION
+
+
 class Holding:
     """One assignment of one partition."""
 
     __slots__ = (
-        "_aside",
-        "_by_key",
         "_consumer",
         "_end",
-        "_exclusive",
         "_make",
         "_making",
-        "_sharing",
-        "_together",
         "committed",
         "end_at",
         "eof",
@@ -57,10 +104,17 @@ class Holding:
         "topic",
         "tp",
         "trouble",
+        "turns",
     )
 
     def __init__(
-        self, topic: Topic, tp: Tp, generation: int, concurrency: int, listener: Any = None
+        self,
+        topic: Topic,
+        tp: Tp,
+        generation: int,
+        concurrency: int,
+        listener: Any = None,
+        turns: Turns | None = None,
     ) -> None:
         self.topic = topic
         self.tp = tp
@@ -85,7 +139,6 @@ class Holding:
             "backoff": topic.retry_backoff,
             "buries": topic.dead_letter is not None,
         }
-        self._by_key = topic.parallel_by is not None
         self._make: Callable[..., Partition] = partial(Partition, tp, **how)
         if topic.parallel_by is not None:
             how |= {"key": safe_key(topic.name, topic.parallel_by), "most_calls": concurrency}
@@ -93,10 +146,8 @@ class Holding:
         self.partition = self._make(generation=generation)
         self._consumer: Consumer | None = None
         self._making = threading.Lock()
-        self._sharing = 0
-        self._together = generation  # of those that share
-        self._exclusive = False
-        self._aside: deque[Job] = deque()
+        # Of the assignment before it, if there was one: its last call may still run.
+        self.turns = Turns(topic) if turns is None else turns
 
     def renew(self, generation: int) -> int | None:
         """Forget what is not finished; tell where to read on, None if nothing was read.  Under the listener's lock."""
@@ -140,44 +191,6 @@ class Holding:
         end, done = self.end, self.partition.position
         done = self.start if done is None else done
         return None if done is None or end is None else max(0, end - done)
-
-    # Turns: called by the queue, under its lock
-
-    def enter(self, job: Job) -> bool:
-        """Say whether a job may start; if not, it stands aside until `leave` returns it."""
-        shares = self._shares(job.kind)
-        beside = shares and job.generation == self._together
-        if self._exclusive or self._aside or (self._sharing and not beside):
-            self._aside.append(job)
-            return False
-        if shares:
-            self._sharing += 1
-            self._together = job.generation
-        else:
-            self._exclusive = True
-        return True
-
-    def leave(self, kind: Kind) -> list[Job]:
-        """End a job's turn; return those that stood aside, in order, to be asked again."""
-        if self._shares(kind):
-            self._sharing -= 1
-        else:
-            self._exclusive = False
-        if not self._aside or self._sharing:
-            return []
-        aside = list(self._aside)
-        self._aside.clear()
-        return aside
-
-    def drop(self, job: Job) -> bool:
-        """Take out a job that stands aside; say whether it did."""
-        if job in self._aside:
-            self._aside.remove(job)
-            return True
-        return False
-
-    def _shares(self, kind: Kind) -> bool:
-        return self._by_key and kind is Kind.CONSUMPTION
 
 
 def safe_key(

@@ -12,6 +12,7 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING
 
+from fairlead.config import error_text
 from fairlead.streams.broker import Batch
 from fairlead.streams.burials import Burials
 from fairlead.streams.jobs import CONSUMPTION, Job, Kind
@@ -112,7 +113,7 @@ class Intake:
         now = time.monotonic()
         counts = self._counts.topics[job.topic]
         counts.failures += 1
-        holding.trouble = f"{type(error).__name__}: {error}"[:LONGEST_TROUBLE]
+        holding.trouble = error_text(error)[:LONGEST_TROUBLE]
         message = partition.fail(job.taken, now)  # type: ignore[arg-type]
         self._flow.watch(holding)
         if message is not None:
@@ -212,11 +213,13 @@ class Intake:
         try:
             consumer = job.holding.consumer
             job.tenant = consumer.tenant(job.messages)
-            job.cost = consumer.cost(job.messages)
-            job.deadline = consumer.deadline(job.messages)
+            cost, deadline = consumer.cost(job.messages), consumer.deadline(job.messages)
             hash(job.tenant)
-            if not (0 <= job.cost < inf and job.deadline == job.deadline):
-                raise ValueError(f"a cost of {job.cost!r}, a deadline of {job.deadline!r}")
+            if not (0 <= cost < inf and -inf <= deadline <= inf):
+                raise ValueError(f"a cost of {cost!r}, a deadline of {deadline!r}")
+            # Also a Decimal is a number, and cannot be added to others.
+            job.cost = cost if isinstance(cost, int) else float(cost)
+            job.deadline = float(deadline)
         except Exception as error:
             job.tenant, job.cost, job.deadline = job.topic, len(job.messages), inf
             log.error("%s could not describe a batch: %r", job.topic, error, exc_info=error)

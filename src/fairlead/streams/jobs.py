@@ -41,7 +41,7 @@ class Job:
     """One call of a consumer, as a scheduler sees it.
 
     `topic`, `partition` and `messages` say what it is about, `group_id` whose listener it blocks; `finished` is True
-    once it has run, or been skipped.  `priority`, `tenant`, `cost` and `deadline` are hints to order by;
+    once it has run, or been skipped.  `priority`, `rank`, `tenant`, `cost` and `deadline` are hints to order by;
     `withheld_since` is the instant (`time.monotonic`) it was given to the scheduler, None once it is queued.
     """
 
@@ -64,6 +64,7 @@ class Job:
         "partition",
         "priority",
         "queued_at",
+        "rank",
         "skipped",
         "started_at",
         "taken",
@@ -86,6 +87,7 @@ class Job:
         self.group_id = topic.subscription_group
         self.messages: Sequence[Message] = () if taken is None else taken.messages
         self.priority = topic.priority
+        self.rank = topic.rank
         self.tenant: Any = topic.name
         self.cost: float = len(self.messages) or 1
         self.deadline = inf
@@ -96,17 +98,14 @@ class Job:
         self.started_at: float | None = None
         self.locked = False
         self.ended = False  # its worker is through with it
-        self.finished = (
-            False  # the same, as the scheduler is told: job by job, each right before `manage`
-        )
+        # The same, as the scheduler is told: job by job, each right before `manage`.
+        self.finished = False
         self.cleared = False
-        self.overruled = (
-            False  # queued in the scheduler's stead: what it does to it changes nothing
-        )
+        # Queued in the scheduler's stead: what it does to it changes nothing.
+        self.overruled = False
         self.skipped = False  # its partition was gone: no user code was run
-        self.handed_back = (
-            False  # the app was stopping: its records are read again by the next owner
-        )
+        # The app was stopping: its records are read again by the next owner.
+        self.handed_back = False
         self.ticket: Any = None
 
     def __repr__(self) -> str:

@@ -227,9 +227,8 @@ class KafkaClient(Questions):
 
     def _unassign(self, parts: list[TopicPartition]) -> None:
         with self._complaining("giving partitions up"):
-            if (
-                not self._closed
-            ):  # else there will be no other, and each call here may meet the client's end
+            # Once closed there will be no other assignment, and each call here may meet the client's end.
+            if not self._closed:
                 self._unpause(map(tp_of, parts))
             if self._cooperative:
                 self._consumer.incremental_unassign(parts)

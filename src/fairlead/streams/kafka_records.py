@@ -60,8 +60,9 @@ class KafkaBatch(Batch):
 
     def __init__(self, tp: Tp, raws: Sequence[Raw[Any, Any]]) -> None:
         self.tp = tp
-        self.first = _offset(raws[0])
-        self.last = _offset(raws[-1])
+        if raws:
+            self.first = _offset(raws[0])
+            self.last = _offset(raws[-1])
         self._raws = raws
         self._made: list[Message] | None = None
 

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from fairlead.errors import ConfigError
 from fairlead.streams.broker import Settings
@@ -57,6 +57,7 @@ REFUSED: dict[str, str] = {
     "auto.commit.enable": _COMMITS,
     "auto.commit.interval.ms": f"{_COMMITS}; use commit_interval=",
     "bootstrap.servers": "use bootstrap_servers=",
+    "delivery.report.only.error": "a record counts as done when the broker says that it has its dead letter",
     "enable.auto.commit": _COMMITS,
     "enable.auto.offset.store": _COMMITS,
     "enable.partition.eof": "it is on where a Consumer has eofed()",
@@ -64,6 +65,8 @@ REFUSED: dict[str, str] = {
     "metadata.broker.list": "use bootstrap_servers=",
     "on_commit": _COMMITS,
 }
+# Less, and a record would count as done though its dead letter is not written.
+ACKS = ("acks", "request.required.acks")
 # The client library warns of what it does not use; these go to the side they are for.
 CONSUMER_ONLY = frozenset(
     "allow.auto.create.topics auto.offset.reset check.crcs coordinator.query.interval.ms "
@@ -92,6 +95,11 @@ def check(kafka: Settings) -> dict[str, Any]:
             )
         if name in REFUSED:
             raise ConfigError(f"kafka={{{name!r}: …}} cannot be set here: {REFUSED[name]}")
+    for name in ACKS:
+        if str(kafka.get(name, "all")) not in ("all", "-1"):
+            raise ConfigError(
+                f"kafka={{{name!r}: {kafka[name]!r}}} would lose dead letters: give 'all', or leave it out"
+            )
     strategy = str(kafka.get("partition.assignment.strategy", COOPERATIVE))
     names = [part.strip() for part in strategy.split(",")]
     if COOPERATIVE in names and len(names) > 1:
@@ -100,10 +108,11 @@ def check(kafka: Settings) -> dict[str, Any]:
             "assignors; give one kind"
         )
     try:
-        # Without servers it connects to nothing.
+        # Without servers they connect to nothing.
         Consumer(
             consumer_settings("", "check", kafka, name="", eof=False), logger=ClientLog()
         ).close()
+        Producer(producer_settings("", kafka), logger=ClientLog()).close()
     except (KafkaException, TypeError, ValueError) as error:
         reason = error_of(error).str() if isinstance(error, KafkaException) else str(error)
         raise ConfigError(f"kafka={{…}} is refused by librdkafka: {reason}") from error
@@ -145,4 +154,5 @@ def consumer_settings(
 
 def producer_settings(servers: str, kafka: Settings) -> dict[str, Any]:
     ours = {key: value for key, value in kafka.items() if key not in CONSUMER_ONLY}
-    return {"client.id": "fairlead-outbox", "acks": "all", **ours, "bootstrap.servers": servers}
+    settings = {"client.id": "fairlead-outbox", "acks": "all", **ours}
+    return settings | {"bootstrap.servers": servers} if servers else settings

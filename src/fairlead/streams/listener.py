@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.errors import BrokerFault, CommitRefused
 from fairlead.streams.flow import BATCHES, Flow
-from fairlead.streams.holdings import Holding
+from fairlead.streams.holdings import Holding, Turns
 from fairlead.streams.intake import Intake
 from fairlead.streams.jobs import Job, Kind
 from fairlead.streams.recovery import Recovery
@@ -68,6 +68,7 @@ class Listener(threading.Thread):
         self.group_id = group_id
         self.topics = {topic.name: topic for topic in topics}
         self.holdings: dict[Tp, Holding] = {}
+        self._turns: dict[Tp, Turns] = {}  # of all that were ever held
         self.counts = Counts({topic.name: TopicCounts() for topic in topics})
         self.polled_at = time.monotonic()
         self.beat_at = self.polled_at  # when the loop last went round
@@ -289,8 +290,9 @@ class Listener(threading.Thread):
             self._generation += 1
             for tp in tps:
                 topic = self.topics[tp.topic]
+                turns = self._turns.setdefault(tp, Turns(topic))
                 self.holdings[tp] = Holding(
-                    topic, tp, self._generation, self._settings.concurrency, self
+                    topic, tp, self._generation, self._settings.concurrency, self, turns
                 )
             self._flow.resize()
         self._runtime.note_assignments()

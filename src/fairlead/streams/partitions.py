@@ -220,13 +220,11 @@ class KeyedPartition(Partition):
         self._ready: dict[Lane, None] = {}  # with something to do, in turn
         self._resting: dict[Lane, None] = {}  # have failed; may be ready by now
         self._burials: dict[int, Lane] = {}
-        self._open: deque[int] = (
-            deque()
-        )  # delivered, not known to be finished, or behind one that is not
+        # Delivered, not known to be finished, or behind one that is not.
+        self._open: deque[int] = deque()
         self._early: set[int] = set()  # finished before one delivered earlier
-        self._lane_of: dict[
-            int, Lane
-        ] = {}  # by offset, of what is not finished: a key is asked for once
+        # By offset, of what is not finished: a key is asked for once.
+        self._lane_of: dict[int, Lane] = {}
 
     def deliver(self, batch: Batch) -> None:
         key_of, lanes = self._key, self._lanes

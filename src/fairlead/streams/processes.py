@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import importlib
 import inspect
 import json
+import os
 import subprocess
 import sys
 import threading
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from fairlead.config import error_text
 from fairlead.errors import FairleadError
+from fairlead.runtime.finding import load, place_of
 from fairlead.streams.broker import Batch, Message, Tp
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from fairlead.streams.processes import serve; serve()"
 )
-SCRIPT = "__fairlead_main__"  # what a script is called where it is not the main module
 
 
 class ProcessFailed(FairleadError):
@@ -134,15 +132,7 @@ def read(pipe: IO[bytes] | None) -> bytes | None:
 def describe(job: Job) -> bytes:
     """Write everything that another process needs to know to run a job."""
     consumer = job.holding.topic.shape.consumer
-    module, script = consumer.__module__, None
-    if module == "__main__":
-        main = sys.modules["__main__"]
-        spec = getattr(main, "__spec__", None)
-        if spec is not None:  # python -m package.module
-            module = spec.name
-        else:
-            script = getattr(main, "__file__", None)
-            script = None if script is None else str(Path(script).resolve())
+    module, script = place_of(consumer)
     return json.dumps(
         {
             "module": module,
@@ -178,11 +168,16 @@ def _data(text: str | None) -> bytes | None:
 
 def serve() -> None:
     """Run calls that come through standard input until it is closed."""
-    calls, answers = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr  # what a consumer prints is not an answer
-    consumers: dict[tuple[str, int, int], Consumer] = {}
-    while (data := read(calls)) is not None:
-        write(answers, perform(json.loads(data), consumers).encode())
+    with os.fdopen(os.dup(0), "rb") as calls, os.fdopen(os.dup(1), "wb") as answers:
+        # What a consumer, or a tool that it runs, reads is not a call, and what it writes is not an answer.
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr  # at once, line by line
+        consumers: dict[tuple[str, int, int], Consumer] = {}
+        while (data := read(calls)) is not None:
+            write(answers, perform(json.loads(data), consumers).encode(errors="replace"))
 
 
 def perform(sent: dict[str, Any], consumers: dict[tuple[str, int, int], Consumer]) -> str:
@@ -205,19 +200,18 @@ def perform(sent: dict[str, Any], consumers: dict[tuple[str, int, int], Consumer
             with asyncio.Runner() as runner:
                 runner.run(answer)
     except BaseException as error:
-        return f"{type(error).__name__}: {error}"
+        return error_text(error)
     return ""
 
 
-def _headers(given: Sequence[tuple[str, str]]) -> list[tuple[str, bytes]]:
-    return [(name, base64.b64decode(value)) for name, value in given]
+def _headers(given: Sequence[tuple[str, str | None]]) -> list[tuple[str, bytes]]:
+    # A header without a value has None, on this side as on the other.
+    return [(name, cast("bytes", _data(value))) for name, value in given]
 
 
 def find(sent: dict[str, Any]) -> type[Consumer]:
     """Find the consumer class that a message names."""
-    value: Any = (
-        _script(sent["script"]) if sent["script"] else importlib.import_module(sent["module"])
-    )
+    value: Any = load(sent["module"], sent["script"])
     for part in sent["consumer"].split("."):
         value = getattr(value, part, None)
     if not inspect.isclass(value):
@@ -226,13 +220,3 @@ def find(sent: dict[str, Any]) -> type[Consumer]:
             "define the consumer at the top of a module"
         )
     return cast("type[Consumer]", value)
-
-
-def _script(path: str) -> Any:
-    """Load a script the way it would be imported: under a name of its own, once."""
-    if SCRIPT not in sys.modules:
-        loader = SourceFileLoader(SCRIPT, path)
-        spec = spec_from_loader(SCRIPT, loader)
-        module = sys.modules[SCRIPT] = module_from_spec(spec)  # type: ignore[arg-type]
-        loader.exec_module(module)
-    return sys.modules[SCRIPT]

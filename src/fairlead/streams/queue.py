@@ -204,7 +204,7 @@ class JobsQueue:
             del self._running[job]
             job.ended = True
             freed = not job.locked and self._strike(job)
-            aside = job.holding.leave(job.kind)
+            aside = job.holding.turns.leave(job.kind)
             if aside:
                 self._aside -= len(aside)
                 self._ready.extendleft(reversed(aside))
@@ -234,7 +234,7 @@ class JobsQueue:
             job = ready.popleft()
             if self.stopping and job.kind not in HOUSEKEEPING:
                 self._hand_back(job)
-            elif job.holding.enter(job):
+            elif job.holding.turns.enter(job):
                 job.started_at = self.clock()
                 running[job] = None
                 started.append(job)
@@ -272,7 +272,7 @@ class JobsQueue:
             dropped = set(cleared)
             self._ready = deque(job for job in self._ready if job not in dropped)
             for job in cleared:
-                self._aside -= job.holding.drop(job)
+                self._aside -= job.holding.turns.drop(job)
             started = self._fill()
         for job in started:
             self._start(job)

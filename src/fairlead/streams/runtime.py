@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fairlead.core import Gate
@@ -22,7 +23,7 @@ from fairlead.streams.scheduler import lacking
 from fairlead.streams.workers import Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import ItemsView, KeysView, Sequence, ValuesView
 
     from fairlead.runtime import MakeGate
     from fairlead.streams.broker import Broker, Outbox
@@ -37,8 +38,36 @@ HURRY = 0.2  # seconds until a second signal is heeded
 LAST = 1.0  # seconds beyond the grace for threads to end
 
 
-class Assignments(dict[str, tuple[int, ...]]):
-    """The partitions held now, by topic; schedulers see it change."""
+class Assignments(Mapping[str, tuple[int, ...]]):
+    """The partitions held now, by topic; schedulers see it change, and whoever walks through it sees one moment."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, tuple[int, ...]] = {}  # replaced, never changed
+
+    def replace(self, held: dict[str, tuple[int, ...]]) -> None:
+        """These are held from now on."""
+        self._held = held
+
+    def __getitem__(self, topic: str) -> tuple[int, ...]:
+        return self._held[topic]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def keys(self) -> KeysView[str]:
+        return self._held.keys()
+
+    def values(self) -> ValuesView[tuple[int, ...]]:
+        return self._held.values()
+
+    def items(self) -> ItemsView[str, tuple[int, ...]]:
+        return self._held.items()
+
+    def __repr__(self) -> str:
+        return repr(self._held)
 
 
 class Runtime:
@@ -145,24 +174,26 @@ class Runtime:
             for listener in self.listeners.values():
                 for tp in list(listener.holdings):
                     held.setdefault(tp.topic, []).append(tp.partition)
-            for topic in [topic for topic in self.assignments if topic not in held]:
-                del self.assignments[topic]
-            for topic, partitions in held.items():
-                self.assignments[topic] = tuple(sorted(partitions))
+            self.assignments.replace({topic: tuple(sorted(held[topic])) for topic in sorted(held)})
 
     def finished(self, job: Job, error: BaseException | None) -> None:
         """A worker is done with a job."""
+        try:
+            self._note(job, error)
+        finally:  # whatever happens, its worker is free
+            self.queue.done(job)
+            if self._steward is not None:
+                self._steward.after(job)
+            else:
+                after(self.calls, job)
+
+    def _note(self, job: Job, error: BaseException | None) -> None:
         if job.kind is CONSUMPTION:
             job.holding.listener.intake.ended(job, error)
         elif error is not None:
             log.error(
                 "%s of %s[%d] raised %r", job.kind, job.topic, job.partition, error, exc_info=error
             )
-        self.queue.done(job)
-        if self._steward is not None:
-            self._steward.after(job)
-        else:
-            after(self.calls, job)
 
     def manage(self, group_id: str) -> None:
         """Have the scheduler look again, without waiting for it."""

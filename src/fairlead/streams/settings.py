@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
     from fairlead.streams.broker import Message
+
+    Reader = Callable[[Any, str], Any]
 
 MOST_MESSAGES = 1_000_000
 DEFAULT_BATCH = 500
@@ -47,6 +50,7 @@ class Topic:
     retry_backoff: float = 1.0
     dead_letter: str | None = None
     subscription_group: str = DEFAULT_GROUP
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,123 +80,21 @@ class AppSettings:
             return 300.0  # the client library will say what is wrong with it
 
 
-def read_app(
-    *,
-    bootstrap_servers: Any,
-    group: Any,
-    concurrency: Any,
-    scheduler: Any,
-    policy: Any,
-    capacity: Any,
-    tick_interval: Any,
-    commit_interval: Any,
-    grace: Any,
-    withheld_limit: Any,
-    scheduler_patience: Any,
-    kafka: Any,
-    broker: Any,
-    unknown: Mapping[str, Any],
-) -> AppSettings:
+def read_app(*, broker: Any, unknown: Mapping[str, Any], **given: Any) -> AppSettings:
     """Check the options of `StreamApp`."""
     refuse_unknown(unknown, APP_OPTIONS, "StreamApp")
-    if bootstrap_servers is None and broker is None:
+    if given["bootstrap_servers"] is None and broker is None:
         raise ConfigError(
             'bootstrap_servers is missing: give it, such as "localhost:9092", or a broker'
         )
-    if bootstrap_servers is not None:
-        bootstrap_servers = text(bootstrap_servers, "bootstrap_servers", '"localhost:9092"')
-    if scheduler is not None:
-        _check_scheduler(scheduler)
-        for name, given in (("policy", policy), ("capacity", capacity)):
-            if given is not None:
+    read = AppSettings(**{name: READ_APP[name](value, name) for name, value in given.items()})
+    if read.scheduler is not None:
+        for name in ("policy", "capacity"):
+            if given[name] is not None:
                 raise ConfigError(
                     f"{name} shapes the built-in scheduler; give {name} or scheduler, not both"
                 )
-    if policy is not None and not isinstance(policy, Policy):
-        raise ConfigError(
-            f"policy must be a fairlead.Policy, such as FairQueue(); got {shown(policy)}"
-        )
-    if capacity is not None and not isinstance(capacity, Capacity):
-        raise ConfigError(
-            f"capacity must be a fairlead.Capacity, such as Slots(4); got {shown(capacity)}"
-        )
-    if capacity is not None and capacity.gated and capacity.thread_gate is None:
-        raise ConfigError(
-            "capacity has a gate on an event loop, which threads cannot share; "
-            "give one that is new, or shared with a ThreadScheduler or another StreamApp"
-        )
-    return AppSettings(
-        bootstrap_servers,
-        text(group, "group", '"billing"'),
-        whole(concurrency, "concurrency", 1, 10_000),
-        scheduler,
-        policy,
-        capacity,
-        seconds(tick_interval, "tick_interval"),
-        seconds(commit_interval, "commit_interval"),
-        seconds(grace, "grace", zero=True),
-        seconds(withheld_limit, "withheld_limit"),
-        seconds(scheduler_patience, "scheduler_patience"),
-        _kafka(kafka),
-    )
-
-
-def _check_scheduler(scheduler: Any) -> None:
-    if isinstance(scheduler, StreamScheduler):
-        name = type(scheduler).__name__
-        raise ConfigError(
-            f"scheduler must be a class, and the app makes the instance: write scheduler={name}, "
-            f"not an instance of {name}"
-        )
-    if not (inspect.isclass(scheduler) and issubclass(scheduler, StreamScheduler)):
-        raise ConfigError(
-            f"scheduler must be a class derived from StreamScheduler, or None; got {shown(scheduler)}"
-        )
-    # With an __init__ of its own it may be complete, or raise, only when it is made.
-    if scheduler.__init__ is StreamScheduler.__init__ and (lack := lacking(scheduler)):
-        raise ConfigError(f"scheduler: {scheduler.__name__} {lack}")
-
-
-def _kafka(given: Any) -> dict[str, Any]:
-    if given is None:
-        return {}
-    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
-        raise ConfigError(
-            'kafka must be a dict of names and values of librdkafka, such as {"client.id": "a"}; '
-            f"got {shown(given)}"
-        )
-    for name, instead in OURS.items():
-        if name in given:
-            raise ConfigError(f"kafka: {name!r} cannot be set: {instead}")
-    return dict(given)
-
-
-APP_OPTIONS = (
-    "bootstrap_servers",
-    "group",
-    "concurrency",
-    "scheduler",
-    "policy",
-    "capacity",
-    "tick_interval",
-    "commit_interval",
-    "grace",
-    "withheld_limit",
-    "scheduler_patience",
-    "kafka",
-    "broker",
-)
-TOPIC_OPTIONS = (
-    "priority",
-    "weight",
-    "long_running",
-    "parallel_by",
-    "batch_size",
-    "max_retries",
-    "retry_backoff",
-    "dead_letter",
-    "subscription_group",
-)
+    return read
 
 
 def read_topic(name: Any, consumer: Any, options: Mapping[str, Any]) -> Topic:
@@ -211,55 +113,13 @@ def read_topic(name: Any, consumer: Any, options: Mapping[str, Any]) -> Topic:
         raise ConfigError(
             f"topic {name!r}: {consumer.__name__} has to define consume(self, messages)"
         )
-    given = {"max_retries": 3, "retry_backoff": "1s", "subscription_group": DEFAULT_GROUP} | dict(
-        options
-    )
-    parallel_by = given.get("parallel_by")
-    if parallel_by is not None and not callable(parallel_by):
-        raise ConfigError(
-            f"topic {name!r}: parallel_by must be a function of a message; got {shown(parallel_by)}"
-        )
-    long_running = given.get("long_running", False)
-    if not isinstance(long_running, bool):
-        raise ConfigError(
-            f"topic {name!r}: long_running must be True or False; got {shown(long_running)}"
-        )
-    dead_letter = given.get("dead_letter")
-    if dead_letter is not None:
-        dead_letter = text(dead_letter, f"topic {name!r}: dead_letter", '"orders-dead"')
-        if dead_letter == name:
-            raise ConfigError(f"topic {name!r}: dead_letter must be another topic")
-    return Topic(
-        name,
-        Shape(consumer),
-        whole(given.get("priority", 50), f"topic {name!r}: priority", 0, 100),
-        _weight(given.get("weight", 1.0), name),
-        long_running,
-        parallel_by,
-        whole(
-            given.get("batch_size", DEFAULT_BATCH), f"topic {name!r}: batch_size", 1, MOST_MESSAGES
-        ),
-        whole(given["max_retries"], f"topic {name!r}: max_retries", 0),
-        seconds(given["retry_backoff"], f"topic {name!r}: retry_backoff", zero=True),
-        dead_letter,
-        text(given["subscription_group"], f"topic {name!r}: subscription_group", '"slow"'),
-    )
-
-
-def _weight(value: Any, name: str) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not isfinite(value) or value <= 0:
-        raise ConfigError(
-            f"topic {name!r}: weight must be a finite number above 0; got {shown(value)}"
-        )
-    return float(value)
-
-
-def text(value: Any, name: str, example: str) -> str:
-    """Read a text that is not empty."""
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigError(f"{name} must be text, such as {example}; got {shown(value)}")
-    return value
+    read = {
+        option: READ_TOPIC[option](value, f"topic {name!r}: {option}")
+        for option, value in options.items()
+    }
+    if read.get("dead_letter") == name:
+        raise ConfigError(f"topic {name!r}: dead_letter must be another topic")
+    return Topic(name, Shape(consumer), **read)
 
 
 def refuse_unknown(given: Mapping[str, Any], known: tuple[str, ...], of: str) -> None:
@@ -269,3 +129,118 @@ def refuse_unknown(given: Mapping[str, Any], known: tuple[str, ...], of: str) ->
             near = get_close_matches(name, known, 1)
             meant = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
             raise ConfigError(f"{of} has no option {name!r}{meant}")
+
+
+# Readers: each takes a value and what it is called in an error.
+
+
+def text(value: Any, name: str, example: str) -> str:
+    """Read a text that is not empty."""
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"{name} must be text, such as {example}; got {shown(value)}")
+    return value
+
+
+def _scheduler(scheduler: Any, _: str) -> type[StreamScheduler]:
+    if isinstance(scheduler, StreamScheduler):
+        name = type(scheduler).__name__
+        raise ConfigError(
+            f"scheduler must be a class, and the app makes the instance: write scheduler={name}, "
+            f"not an instance of {name}"
+        )
+    if not (inspect.isclass(scheduler) and issubclass(scheduler, StreamScheduler)):
+        raise ConfigError(
+            f"scheduler must be a class derived from StreamScheduler, or None; got {shown(scheduler)}"
+        )
+    # With an __init__ of its own it may be complete, or raise, only when it is made.
+    if scheduler.__init__ is StreamScheduler.__init__ and (lack := lacking(scheduler)):
+        raise ConfigError(f"scheduler: {scheduler.__name__} {lack}")
+    return scheduler
+
+
+def _kafka(given: Any, _: str) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+        raise ConfigError(
+            'kafka must be a dict of names and values of librdkafka, such as {"client.id": "a"}; '
+            f"got {shown(given)}"
+        )
+    for name, instead in OURS.items():
+        if name in given:
+            raise ConfigError(f"kafka: {name!r} cannot be set: {instead}")
+    return dict(given)
+
+
+def _policy(value: Any, name: str) -> Policy:
+    if not isinstance(value, Policy):
+        raise ConfigError(
+            f"{name} must be a fairlead.Policy, such as FairQueue(); got {shown(value)}"
+        )
+    return value
+
+
+def _capacity(value: Any, name: str) -> Capacity:
+    if not isinstance(value, Capacity):
+        raise ConfigError(
+            f"{name} must be a fairlead.Capacity, such as Slots(4); got {shown(value)}"
+        )
+    if value.gated and value.thread_gate is None:
+        raise ConfigError(
+            f"{name} has a gate on an event loop, which threads cannot share; "
+            "give one that is new, or shared with a ThreadScheduler or another StreamApp"
+        )
+    return value
+
+
+def _weight(value: Any, name: str) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not isfinite(value) or value <= 0:
+        raise ConfigError(f"{name} must be a finite number above 0; got {shown(value)}")
+    return float(value)
+
+
+def _flag(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False; got {shown(value)}")
+    return value
+
+
+def _function(value: Any, name: str) -> Any:
+    if not callable(value):
+        raise ConfigError(f"{name} must be a function of a message; got {shown(value)}")
+    return value
+
+
+def _optional(read: Reader) -> Reader:
+    return lambda value, name: None if value is None else read(value, name)
+
+
+READ_APP: dict[str, Reader] = {
+    "bootstrap_servers": _optional(partial(text, example='"localhost:9092"')),
+    "group": partial(text, example='"billing"'),
+    "concurrency": partial(whole, least=1, most=10_000),
+    "scheduler": _optional(_scheduler),
+    "policy": _optional(_policy),
+    "capacity": _optional(_capacity),
+    "tick_interval": seconds,
+    "commit_interval": seconds,
+    "grace": partial(seconds, zero=True),
+    "withheld_limit": seconds,
+    "scheduler_patience": seconds,
+    "kafka": _kafka,
+}
+READ_TOPIC: dict[str, Reader] = {
+    "priority": partial(whole, least=0, most=100),
+    "weight": _weight,
+    "long_running": _flag,
+    "parallel_by": _optional(_function),
+    "batch_size": partial(whole, least=1, most=MOST_MESSAGES),
+    "max_retries": partial(whole, least=0),
+    "retry_backoff": partial(seconds, zero=True),
+    "dead_letter": _optional(partial(text, example='"orders-dead"')),
+    "subscription_group": partial(text, example='"slow"'),
+    "rank": partial(whole, least=0),
+}
+APP_OPTIONS = (*READ_APP, "broker")
+TOPIC_OPTIONS = tuple(READ_TOPIC)

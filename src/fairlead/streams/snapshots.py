@@ -62,6 +62,7 @@ def snapshot_of(app: StreamApp) -> dict[str, Any]:
             "subscription_group": topic.subscription_group,
             "priority": topic.priority,
             "weight": topic.weight,
+            "rank": topic.rank,
             "long_running": topic.long_running,
             "dead_letter": topic.dead_letter,
             **sums.get(name, NOTHING),

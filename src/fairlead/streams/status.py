@@ -8,7 +8,6 @@ loopback; to listen elsewhere it needs a token, which /livez and /readyz do with
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import json
 import re
 import socket
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
 from fairlead.config import shown
+from fairlead.documents import addresses
 from fairlead.errors import ConfigError
 from fairlead.streams.lag import LagWatch
 from fairlead.streams.metrics import StreamMetrics
@@ -34,8 +34,6 @@ MOST_REQUESTS = 32  # that are answered at once; more are hung up on
 PATIENCE = 5.0  # seconds for a client to send, or to take, the next bytes
 HEAD = 10.0  # seconds for all of its headers
 STILL = 60.0  # seconds, at least, after which a listener that does not move is given up
-
-_HOST = re.compile(r"[A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]")
 
 
 class Answer(NamedTuple):
@@ -60,7 +58,8 @@ class StatusServer:
         self, app: StreamApp, address: str = ADDRESS, *, token: str | None = None, name: str = ""
     ) -> None:
         host, port = split_address(address)
-        if token is None and not is_loopback(host):
+        token = token or None  # an empty one, such as of a variable that is not set, is no secret
+        if token is None and not addresses.is_here(host):
             raise ConfigError(
                 f"{address} can be reached from other machines: set a token that clients must show (--token, or "
                 "FAIRLEAD_STREAMS_TOKEN), or listen on 127.0.0.1"
@@ -113,7 +112,9 @@ class StatusServer:
         given = (authorization or "").encode("latin-1", "replace")
         return hmac.compare_digest(given, f"Bearer {self.token}".encode())
 
-    def answer(self, target: str, authorization: str | None = None) -> Answer:
+    def answer(
+        self, target: str, authorization: str | None = None, host: str | None = None
+    ) -> Answer:
         """Answer a GET."""
         path, query = urlsplit(target).path.rstrip("/"), urlsplit(target).query
         if path not in PATHS:
@@ -122,6 +123,9 @@ class StatusServer:
             )
         if not self.admits(path, authorization):
             return problem(401, "this needs a token: send Authorization: Bearer <token>")
+        # A page whose own name was made to mean 127.0.0.1 may read what is answered; it asks for that name.
+        if self.token is None and path not in OPEN and host and not addresses.is_here(_named(host)):
+            return problem(403, "without a token this answers to localhost and 127.0.0.1 only")
         if path == "/metrics":
             return Answer(200, *self._metrics.render())
         if path == "/status":
@@ -233,7 +237,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._late.cancel()
         owner = self.server.owner
         try:
-            answer = owner.answer(self.path, self.headers.get("Authorization"))
+            sent = self.headers
+            answer = owner.answer(self.path, sent.get("Authorization"), sent.get("Host"))
         except Exception as error:  # somebody's scheduler explains itself wrongly, or worse
             answer = problem(500, f"this could not be told: {error!r}")
         self.send_response(answer.status)
@@ -256,7 +261,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 def problem(status: int, detail: str) -> Answer:
     """Make an RFC 9457 problem."""
-    title = {400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 503: "Service Unavailable"}
+    title = {
+        400: "Bad Request",
+        401: "Unauthorized",
+        403: "Forbidden",
+        404: "Not Found",
+        503: "Service Unavailable",
+    }
     body = {
         "type": "about:blank",
         "title": title.get(status, "Internal Server Error"),
@@ -277,20 +288,15 @@ def split_address(text: str) -> tuple[str, int]:
     >>> split_address("9000"), split_address("[::1]:9000")
     (('127.0.0.1', 9000), ('::1', 9000))
     """
-    host, colon, port = text.rpartition(":")
-    good = _HOST.fullmatch(host) and re.fullmatch(r"[0-9]{1,5}", port, re.ASCII)
-    if not good or int(port) > 65_535:
+    try:
+        return addresses.split_address(text if ":" in text else f"127.0.0.1:{text}")
+    except ValueError:
         raise ConfigError(
             f"the address to listen on must be host:port, such as {ADDRESS}, or a port; got {shown(text)}"
-        )
-    if not colon:
-        return "127.0.0.1", int(port)
-    return host.strip("[]"), int(port)
+        ) from None
 
 
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach a host."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _named(host: str) -> str:
+    """The name in a Host header, without its port."""
+    found = re.fullmatch(r"\[(.*)\](?::[0-9]*)?|([^:]*)(?::[0-9]*)?", host.strip().lower())
+    return "" if found is None else found[1] or found[2] or ""

@@ -14,7 +14,7 @@ import logging
 import threading
 from collections import deque
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlead.streams.jobs import CONSUMPTION
 from fairlead.streams.processes import Children
@@ -89,19 +89,20 @@ class Workers:
             job.skipped = True
         if job.skipped or name is None:
             return None
+        answer: Any = None
         try:
             if job.kind is not CONSUMPTION:
-                getattr(job.holding.consumer, name)()
+                answer = getattr(job.holding.consumer, name)()
             elif shape.processes:
                 self._children.consume(job)
             else:
                 answer = job.holding.consumer.consume(job.messages)
-                if asyncio.iscoroutine(answer):
-                    answer.close()
-                    raise TypeError(
-                        f"{shape.consumer.__name__}.consume returned a coroutine, and is no coroutine function; "
-                        "write it with async def"
-                    )
+            if asyncio.iscoroutine(answer):
+                answer.close()
+                raise TypeError(
+                    f"{shape.consumer.__name__}.{name} returned a coroutine, and is no coroutine function; "
+                    "write it with async def"
+                )
         except BaseException as error:  # also SystemExit: it ends the job and nothing else
             return error
         return None

@@ -63,9 +63,8 @@ class Node:
         if self.given:
             args, kwargs = _filled(args, results), _filled(kwargs, results)
         left = list(self.after)
-        taken: dict[
-            str, Any
-        ] = {}  # by parameter: first those of a dependency's own name, then in order
+        # By parameter: first those of a dependency's own name, then in order.
+        taken: dict[str, Any] = {}
         for parameter in self._open:
             if parameter.kind in NAMED and parameter.name in left:
                 taken[parameter.name] = results[parameter.name]

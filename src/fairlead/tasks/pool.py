@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.capacities import Slots
 from fairlead.config import whole
 from fairlead.core import Change, Gate
+from fairlead.core.part import claim
 from fairlead.errors import ConfigError, Misuse
 from fairlead.policies import FairQueue
 from fairlead.runtime import LoopGate
@@ -57,6 +58,7 @@ class SharedPool:
         """Make a member; under load it gets room in proportion to its weight."""
         weight = positive(weight, "weight")
         policy = aging_or(policy, max_queue_size, starvation_timeout)
+        claim(policy)
         member = _Member(self._gate, self._workers, policy)
         self._made += 1
         member.number = _Number(self._made)

@@ -156,9 +156,8 @@ class Scheduler(Door, Submitting):
         waiting: list[Any] = list(self._policy)
         self._gate.withdraw(waiting)
         for ticket in waiting:
-            if (
-                ticket.state is WITHDRAWN
-            ):  # others have expired or started on the way, and were told
+            # Others have expired or started on the way, and were told.
+            if ticket.state is WITHDRAWN:
                 ticket.told()
         self._look_whether_drained()
 
@@ -283,7 +282,7 @@ class Scheduler(Door, Submitting):
         ticket.owner = task
 
     def _all_blocked(self, task: Any) -> bool:
-        """Does every slot belong to a task that waits for one, this task among them?."""
+        """Does every slot belong to a task that waits for one, this task among them?"""
         holders: Any = self._core.holders
         blocked = self._gate.blocked
         for holder in holders:

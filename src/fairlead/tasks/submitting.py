@@ -77,6 +77,14 @@ class Turn(TaskTicket):
         self.reason = self.woken = None
         self._fields = fields
 
+    def __await__(self) -> Generator[Any, Any, None]:
+        if self.state is NEW:
+            raise Misuse("a turn is entered, not awaited: async with scheduler.turn(...)")
+        return super().__await__()
+
+    def __repr__(self) -> str:
+        return "<Turn not entered>" if self.state is NEW else super().__repr__()
+
     def __aenter__(self) -> Self:
         if self.state is not NEW:
             raise Misuse(

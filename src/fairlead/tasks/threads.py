@@ -337,9 +337,8 @@ class ThreadScheduler(Door, ThreadSubmitting):
         self._look_whether_drained()
 
     def _withdraw(self, ticket: BlockingTicket) -> None:
-        self._gate.withdraw(
-            [ticket]
-        )  # brings the gate to now: it may have expired or started first
+        # This brings the gate to now: it may have expired or started first.
+        self._gate.withdraw([ticket])
         if ticket.state is State.WITHDRAWN:
             self._left(ticket)
         elif ticket.state is RUNNING and ticket.future is None:

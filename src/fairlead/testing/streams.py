@@ -71,6 +71,10 @@ class MemoryBroker:
         partitions: int = 4,
         reset: Literal["earliest", "latest"] = "earliest",
     ) -> None:
+        if topics is not None and not isinstance(topics, Mapping):
+            raise ConfigError(
+                f'topics are partitions by name, such as {{"orders": 2}}; got {topics!r}'
+            )
         if assignor not in ("cooperative", "eager"):
             raise ConfigError(f"assignor is {assignor!r}; give 'cooperative' or 'eager'")
         self.clock = clock
@@ -87,7 +91,7 @@ class MemoryBroker:
         self._counts: dict[str, int] = {}
         self._groups: dict[str, Group] = {}
         self._faults: defaultdict[str, deque[tuple[str | None, BrokerFault]]] = defaultdict(deque)
-        self._spread = 0
+        self._spread: defaultdict[str, int] = defaultdict(int)  # records without a key, by topic
         self._made = 0
         for name, number in (topics or {}).items():
             self.topic(name, number)
@@ -130,8 +134,8 @@ class MemoryBroker:
             self.expect([topic])
             number = self._counts.get(topic, 0)
             if partition is None and number:
-                self._spread += key is None
-                partition = (self._spread if key is None else zlib.crc32(key)) % number
+                self._spread[topic] += key is None
+                partition = (self._spread[topic] if key is None else zlib.crc32(key)) % number
             log = self._logs.get(Tp(topic, partition or 0))
             if log is None or partition is None:
                 raise BrokerFault(f"{topic}[{partition}] does not exist; make it with topic()")

@@ -38,9 +38,8 @@ def play(role: str, settings: dict[str, Any]) -> int:
             words += ["--executor", executor, "--slots", str(count)]
         sys.argv = ["fairlead", *words]
         code = 1
-        for _ in range(
-            200
-        ):  # it leaves with 1 if the database is away; its supervisor starts it again
+        # It leaves with 1 if the database is away; its supervisor starts it again.
+        for _ in range(200):
             code = main(words) or 0
             if code != 1:
                 break

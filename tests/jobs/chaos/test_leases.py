@@ -98,9 +98,8 @@ def test_the_result_of_a_zombie_is_refused_by_its_fence(tmp_path, request, kind)
             child = victim(storm, "worker", 3)
             storm.freeze(child)
             frozen = storm.inside(child)
-            if (
-                not storm.audit.writable()
-            ):  # it was in the middle of a transaction, and has the only lock there is
+            if not storm.audit.writable():
+                # It was in the middle of a transaction, and has the only lock there is.
                 storm.thaw(child)
                 continue
             storm.wait(

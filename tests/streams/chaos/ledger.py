@@ -14,9 +14,8 @@ DELIVERED = "delivered"  # at, generation, offsets
 START = "start"  # at, generation, offsets, keys (None: in order), call: a number in its process
 END = "end"  # call: it is about to return
 FAILED = "failed"  # call: it is about to raise
-COMMITTING = (
-    "committing"  # offsets: {partition: next}, generations: {partition: generation or None}, number
-)
+# offsets: {partition: next}, generations: {partition: generation or None}, number
+COMMITTING = "committing"
 COMMITTED = "committed"  # number: the broker has it
 SEEN = "seen"  # offsets: {partition: next}, as the broker told an onlooker
 

@@ -13,9 +13,8 @@ from tests.streams.mock_cluster import MockCluster
 from tests.streams.staging import Book, running, until, writing
 from tests.streams.test_kafka_port import REAL, KafkaRig, RealCluster
 
-INTERVAL = (
-    6.0 if REAL else 2.0
-)  # seconds that a member may go without polling; the session is as long
+# Seconds that a member may go without polling; the session is as long.
+INTERVAL = 6.0 if REAL else 2.0
 
 
 @pytest.fixture(scope="module")

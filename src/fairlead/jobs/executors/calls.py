@@ -13,24 +13,18 @@ import asyncio
 import importlib
 import inspect
 import json
-import sys
 from contextvars import copy_context
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import ConfigError
 from fairlead.jobs.context import CurrentJob, running
 from fairlead.jobs.payload import decode_call, encode_result, error_of
+from fairlead.runtime.finding import load, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
 
     from fairlead.jobs.executors.base import Call
-
-SCRIPT = "__fairlead_main__"  # what a script is called where it is not the main module
 
 
 def result_text(value: Any) -> str:
@@ -46,16 +40,7 @@ def result_text(value: Any) -> str:
 def message_of(call: Call, app: str | None) -> str:
     """Write everything that another process needs to know to make a call."""
     claimed, fn = call.claimed, call.task.fn
-    module = getattr(fn, "__module__", None)
-    script = None
-    if module == "__main__":
-        main = sys.modules["__main__"]
-        spec = getattr(main, "__spec__", None)
-        if spec is not None:  # python -m package.module
-            module = spec.name
-        else:
-            script = getattr(main, "__file__", None)
-            script = None if script is None else str(Path(script).resolve())
+    module, script = place_of(fn)
     return json.dumps(
         {
             "task": call.task.name,
@@ -114,9 +99,7 @@ def find(sent: dict[str, Any]) -> Callable[..., Any]:
             "define it with def at the top of a module, or name the Jobs object with --app"
         )
     try:
-        value: Any = (
-            _load_script(sent["script"]) if sent["script"] else importlib.import_module(module)
-        )
+        value: Any = load(module, sent["script"])
     except ImportError as error:
         raise ConfigError(
             f"task {name!r} cannot be found by the process that is to run it, for it cannot import "
@@ -145,18 +128,3 @@ def load_app(app: str) -> Any:
             f"{app!r} is not a Jobs object; it must be one, made when {module_name} is imported"
         )
     return value
-
-
-def _load_script(path: str) -> ModuleType:
-    """Load a script the way it would be imported: under a name of its own, once."""
-    if SCRIPT in sys.modules:
-        return sys.modules[SCRIPT]
-    loader = SourceFileLoader(SCRIPT, path)
-    spec = spec_from_loader(SCRIPT, loader)
-    module = sys.modules[SCRIPT] = module_from_spec(spec)  # type: ignore[arg-type]
-    try:
-        loader.exec_module(module)
-    except BaseException:
-        del sys.modules[SCRIPT]
-        raise
-    return module

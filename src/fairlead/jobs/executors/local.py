@@ -146,9 +146,8 @@ class LocalRunner:
                 raise
             # Also KeyboardInterrupt and SystemExit: what a job raises ends the job and nothing else.
             if isinstance(error, asyncio.CancelledError) and task.cancelling():
-                return (
-                    Stopped()
-                )  # by us; by itself, or by the end of the loop, if nobody has asked for it
+                # By us; by itself, or by the end of the loop, if nobody has asked for it.
+                return Stopped()
             return Raised(error_of(error))
 
     @types.coroutine

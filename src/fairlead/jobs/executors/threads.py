@@ -50,9 +50,8 @@ class Threads:
     def __init__(self, name: str) -> None:
         self._name = name
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._idle = threading.Semaphore(
-            0
-        )  # one for each thread that is free or will be before it is needed
+        # One for each thread that is free or will be before it is needed.
+        self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
         self._count = 0

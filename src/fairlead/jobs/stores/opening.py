@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from fairlead.config import shown
+from fairlead.config import ESCAPED, hide_password, is_readable, shown
 from fairlead.errors import ConfigError
-from fairlead.jobs.stores.passwords import hide_password
 
 if TYPE_CHECKING:
     from fairlead.jobs.stores.base import Store
@@ -26,9 +25,12 @@ def open_store(url: Any) -> Store:
     >>> open_store("sqlite:///fairlead.db").url
     'sqlite:///fairlead.db'
     """
-    if not isinstance(url, str) or not url.isprintable():
+    if not isinstance(url, str):
+        raise ConfigError(f"the URL of a store must be text, not {type(url).__name__}; {EXAMPLES}")
+    url = url.strip()  # a file or a variable that it was read from often ends with a line break
+    if not url.isprintable():
         raise ConfigError(
-            f"the URL of a store must be printable text; got {shown(url)}; {EXAMPLES}"
+            f"the URL of a store must be printable text; got {hidden(url)}; {EXAMPLES}"
         )
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "sqlite":
@@ -43,25 +45,22 @@ def sqlite(url: str, rest: str) -> Store:
     from fairlead.jobs.stores.sqlite import SqliteStore
 
     if not rest.startswith("/"):
-        raise ConfigError(f"{shown(url)} has too few slashes; {EXAMPLES}")
+        raise ConfigError(f"{hidden(url)} has too few slashes; {EXAMPLES}")
     name = unquote(rest[1:])
     if name in ("", "/") or name.endswith("/"):
-        raise ConfigError(f"{shown(url)} names no file; {EXAMPLES}")
+        raise ConfigError(f"{hidden(url)} names no file; {EXAMPLES}")
     if name == ":memory:":
         raise ConfigError(
-            f"{shown(url)}: jobs outlive the process, so they need a file; {EXAMPLES}"
+            f"{hidden(url)}: jobs outlive the process, so they need a file; {EXAMPLES}"
         )
     if "?" in name or "#" in name or "\0" in name:
-        raise ConfigError(f"{shown(url)}: a SQLite store takes no options; {EXAMPLES}")
+        raise ConfigError(f"{hidden(url)}: a SQLite store takes no options; {EXAMPLES}")
     return SqliteStore(Path(name), url)
 
 
 def postgres(url: str) -> Store:
-    try:
-        host = urlsplit(url)
-        _ = host.port
-    except ValueError as error:
-        raise ConfigError(f"{hidden(url)} cannot be read: {error}; {EXAMPLES}") from None
+    if not is_readable(url):
+        raise ConfigError(f"{hidden(url)} cannot be read: {ESCAPED}; {EXAMPLES}")
     try:
         importlib.import_module("asyncpg")
     except ImportError:

@@ -17,9 +17,8 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from fairlead.config import shown
+from fairlead.config import hide_password, is_readable, shown
 from fairlead.errors import ConfigError, Misuse, SchemaMismatch, StoreError, StoreUnavailable
-from fairlead.jobs.stores.passwords import hide_password
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -64,13 +63,12 @@ def read_url(url: str) -> Address:
     >>> read_url("postgresql://me:secret@db/app?schema=jobs").shown
     'postgresql://me:***@db/app?schema=jobs'
     """
-    try:
-        parts = urlsplit(url)
-        query = parse_qsl(parts.query, keep_blank_values=True)
-    except ValueError:
+    if not is_readable(url):
         raise ConfigError(
             "the URL of the database cannot be read; write postgresql://user@host/name"
-        ) from None
+        )
+    parts = urlsplit(url)
+    query = parse_qsl(parts.query, keep_blank_values=True)
     own = {
         name: value for name, value in query if name in {"schema", "listen", "pgbouncer", "timeout"}
     }
