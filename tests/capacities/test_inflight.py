@@ -67,6 +67,18 @@ def test_a_bad_expiry_changes_nothing(seconds: Any):
     assert limit.expire_after == inf
 
 
+@pytest.mark.parametrize("by", [None, lambda ticket: ticket.tenant])
+def test_an_exact_fit_of_fractional_costs_is_one(by: Any):
+    gate = CheckedGate(FIFO(), InFlight(1, by=by))
+    tickets = [Ticket(cost=cost, tenant="a") for cost in (0.2, 0.4, 0.3, 0.1)]
+    for ticket in tickets:
+        gate.offer(ticket, 0.0)
+    assert all(ticket.state is State.RUNNING for ticket in tickets)
+    beyond = Ticket(cost=1e-6, tenant="a")
+    gate.offer(beyond, 0.0)
+    assert beyond.state is State.WAITING
+
+
 def test_keys_may_be_named_as_those_of_a_fair_queue_are():
     gate = CheckedGate(FIFO(), InFlight(1, by="tenant"))
     first, second, other = Ticket(tenant="a"), Ticket(tenant="a"), Ticket(tenant="b")

@@ -265,3 +265,11 @@ def test_a_bad_size_changes_nothing():
         with pytest.raises(ConfigError):
             capacity.resize(total)  # type: ignore[arg-type]
     assert (capacity.total, capacity.reserved) == (256, (0, 26, 128, 32))
+
+
+def test_headroom_is_never_below_0():
+    capacity = Reserved(4, (0, 1))
+    for number in range(4):
+        capacity.take(Ticket(number, rank=1), 0.0)
+    capacity.resize(2)
+    assert [capacity.headroom(rank, 0.0) for rank in range(2)] == [0, 0]

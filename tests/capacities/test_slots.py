@@ -202,3 +202,10 @@ def test_both_watches_if_a_part_does():
     assert both.refusal(Ticket(rank=0), 0.0) == Hold(0)
     both.leave(Ticket(rank=1), 0.0)
     assert both.refusal(Ticket(rank=0), 0.0) is None
+
+
+def test_two_scoped_parts_of_one_name_are_refused_also_when_nested():
+    inner = Both(InFlight(1, by=lambda ticket: ticket.tenant), name="inner")
+    with pytest.raises(ConfigError, match="each part needs a name of its own"):
+        Both(inner, InFlight(5, by=lambda ticket: ticket.workload))
+    Both(inner, InFlight(5, by=lambda ticket: ticket.workload, name="workload"))

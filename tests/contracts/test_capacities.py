@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable
 
 import pytest
 
-from fairlead.capacities import Slots
+from fairlead.capacities import Slots, TokenBucket
 from fairlead.core import STOP, Capacity, Ticket
 from fairlead.testing import CapacityContract
 from tests.properties.shapes import CAPACITIES, limiting
@@ -59,3 +59,15 @@ class TestAsAUserWritesIt(CapacityContract):
 
     def ticket(self, number: int, rng: random.Random) -> Ticket:
         return Ticket(number)
+
+
+class Late(TokenBucket):
+    """Promises room later than it comes."""
+
+    def ready_at(self, ticket, now, scope):
+        return super().ready_at(ticket, now, scope) + 5
+
+
+def test_room_promised_too_late_is_found():
+    with pytest.raises(AssertionError, match="there is room at"):
+        Shape(lambda: Late(1, burst=4)).test_room_comes_exactly_when_promised()

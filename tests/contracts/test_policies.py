@@ -48,3 +48,39 @@ def test_policy(shape: str, case: str):
 class TestAsAUserWritesIt(PolicyContract):
     def make(self) -> Policy:
         return TenLines()
+
+
+class AsksOn(Policy):
+    """Asks others though one was answered with STOP."""
+
+    def pick(self, admit, now):
+        for ticket in sorted(self, key=self.key):
+            if admit(ticket) is None:
+                self.remove(ticket, now)
+                return ticket
+        return None
+
+
+class Rotates(Policy):
+    """Sends whoever was refused to the end."""
+
+    def pick(self, admit, now):
+        ticket, head = super().pick(admit, now), self.head(now)
+        if ticket is None and head is not None:
+            self.remove(head, now)
+            self._insert(head, head.scopes, 1000 + head.seq)
+        return ticket
+
+
+class Barges(Policy):
+    """Says of every newcomer that it goes first, and lets it wait its turn."""
+
+    def outranks(self, ticket, now):
+        return True
+
+
+@pytest.mark.parametrize("broken", [AsksOn, Rotates, Barges])
+def test_a_broken_policy_is_found(broken: type[Policy]):
+    with pytest.raises(AssertionError):
+        for case in CASES:
+            getattr(Shape(broken), case)()

@@ -182,3 +182,38 @@ def test_who_is_kept_out_behind_another_is_told_of_the_reservation_in_words():
         gate.offer(ticket, 0.0)
     said = gate.explain(second, 0.0).text
     assert "'first' ranks earlier and is kept out by the same reservation" in said
+
+
+def test_behind_others_at_a_bucket_the_first_is_named_and_no_time_of_its_own_is_promised():
+    gate = CheckedGate(FIFO(), TokenBucket(1.0, burst=1))
+    tickets = [offer(gate, f"t{number}") for number in range(11)]
+    assert "(for 1 s more if nothing is given back)" in gate.explain(tickets[1], 0.0).text
+    last = gate.explain(tickets[-1], 0.0)
+    assert last.text == "waits: 't1' ranks earlier, and it needs 1 tokens and there are 0"
+    assert (last.blocked_by, last.ready_at) == (STOP, 1.0)  # as it is for t1
+
+
+def test_behind_others_at_a_bucket_of_its_own_scope():
+    gate = CheckedGate(FIFO(), TokenBucket(1.0, burst=1, by=tenant))
+    tickets = [offer(gate, f"t{number}", tenant="t") for number in range(3)]
+    last = gate.explain(tickets[-1], 0.0)
+    assert "'t1' of 't' ranks earlier and waits for the same" in last.text
+    assert last.ready_at == 1.0  # it is no deadlock
+
+
+def test_behind_a_claim():
+    gate = CheckedGate(FIFO(), InFlight(5))
+    offer(gate, "victim", evictable=True)
+    offer(gate, "claim", rank=1, cost=5, can_preempt=True)
+    behind = gate.explain(offer(gate, "behind"), 0.0)
+    assert behind.text == "waits: 'claim' ranks earlier, and room is being freed for it"
+    assert behind.blocked_by is STOP
+
+
+def test_behind_a_starved_one_that_stops_the_line():
+    gate = CheckedGate(Classes(Level("bulk", starvation=2.0), Level("top")), InFlight(4))
+    offer(gate, "holder", cost=2)
+    offer(gate, "big", cost=3)
+    behind = gate.explain(offer(gate, "top", now=5.0, rank=1), 5.0)
+    assert "'big' ranks earlier, and it needs 3 beside 2 of 4" in behind.text
+    assert behind.blocked_by is STOP

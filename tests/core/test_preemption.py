@@ -1,5 +1,7 @@
 """Who is evicted, for whom, and what becomes of the room."""
 
+from math import inf
+
 import pytest
 
 from fairlead.capacities import Both, InFlight, Pools, Reserved, Slots, TokenBucket
@@ -295,6 +297,22 @@ def test_a_waiter_without_a_victim_tries_again_when_capacity_changes():
     assert changed == []
     assert gate.adjust(Change("in flight", "resize", (5,)), 2.0) == [victim]
     assert gate.claimed(head)
+
+
+@pytest.mark.parametrize("leaves", ["withdraw", "expire"])
+def test_the_one_behind_a_claim_starts_when_the_claim_is_given_up(leaves):
+    gate = CheckedGate(FIFO(), InFlight(5))
+    holders = [run(gate, f"holder {number}") for number in range(5)]
+    claim, changed = preempt(gate, "claim", cost=2, wait_until=4.0 if leaves == "expire" else inf)
+    assert changed == []  # no one holder's room would do
+    gate.finish(holders[0], 2.0)
+    behind, _ = preempt(gate, "behind", rank=0, now=3.0)
+    assert gate.claimed(claim)
+    assert behind.state is State.WAITING
+    if leaves == "expire":
+        assert gate.advance(4.0) == [claim, behind]
+    else:
+        assert gate.withdraw([claim], 4.0) == [behind]
 
 
 def test_the_lost_are_ended_also_when_evicted():

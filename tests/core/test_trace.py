@@ -7,7 +7,7 @@ import pytest
 from fairlead.capacities import Both, Pools, Slots, TokenBucket
 from fairlead.core import Change, Gate, Outcome, Policy, Recorder, State, Ticket, replay
 from fairlead.errors import ConfigError, Misuse, PolicyError
-from fairlead.policies import Aging, Classes, FairQueue, Level
+from fairlead.policies import FIFO, Aging, Classes, FairQueue, Level
 
 
 def fresh(make: type[Gate] = Gate) -> Gate:
@@ -140,3 +140,79 @@ def test_a_failing_policy_fails_again():
         gate.finish(a, 1.0)
     assert gate.advance(2.0) == [b]
     assert replay(gate.entries, Gate(Once(), Slots(1)))[-1] == [(1, "running")]
+
+
+def started(entries, gate: Gate) -> dict[object, float]:
+    """Replay a recording; tell when each ticket started."""
+    tickets: list[Ticket] = []
+
+    def make(**fields):
+        tickets.append(Ticket(**fields))
+        return tickets[-1]
+
+    replay(entries, gate, make)
+    return {ticket.key: ticket.started_at for ticket in tickets[1:]}
+
+
+def test_a_replay_goes_on_where_a_verb_failed_with_any_error():
+    def gate_of(make: type[Gate]):
+        bucket = TokenBucket(1, burst=5, by=lambda ticket: ticket.labels["user"])  # type: ignore[index]
+        return make(FIFO(), Both(Slots(5), bucket))
+
+    gate = gate_of(Recorder)
+    gate.offer(Ticket("a", labels={"user": "x"}), 0.0)
+    with pytest.raises(TypeError):
+        gate.offer(Ticket("b"), 1.0)
+    with pytest.raises(TypeError):
+        gate.adjust(Change("slots", "resize"), 1.0)
+    gate.offer(Ticket("c", labels={"user": "x"}), 2.0)
+    assert started(gate.entries, gate_of(Gate)) == {"a": 0.0, "b": float("inf"), "c": 2.0}
+
+
+@pytest.mark.parametrize("through_json", [False, True])
+def test_a_ticket_put_right_after_its_offer_failed_is_replayed_as_it_was_offered(through_json):
+    def gate_of(make: type[Gate]):
+        return make(Classes(Level("bulk"), Level("top")), Slots(1))
+
+    gate = gate_of(Recorder)
+    a, b, c = Ticket("a"), Ticket("b", rank=5), Ticket("c")
+    gate.offer(a, 0.0)
+    with pytest.raises(ConfigError):
+        gate.offer(b, 0.0)
+    b.rank, b.tenant = 1, ("team", 7)
+    gate.offer(c, 1.0)
+    gate.offer(b, 1.0)
+    gate.finish(a, 2.0)
+    gate.finish(b, 3.0)
+    entries = json.loads(json.dumps(gate.entries)) if through_json else gate.entries
+    assert started(entries, gate_of(Gate)) == {"a": 0.0, "b": 2.0, "c": 3.0}
+
+
+def test_what_a_caller_changes_later_does_not_change_the_recording():
+    gate = Recorder(FairQueue("tenant", name="fair"), Slots(1))
+    weights, labels = {"a": 1, "b": 1}, {"user": "x"}
+    gate.offer(Ticket("a", labels=labels), 0.0)
+    gate.adjust(Change("fair", "set_weights", (weights,)), 1.0)
+    before = json.dumps(gate.entries)
+    weights["a"] = 10
+    labels["user"] = "y"
+    assert json.dumps(gate.entries) == before
+
+
+def test_other_limits_of_classes_survive_json():
+    def gate_of(make: type[Gate]):
+        return make(Classes(Level("bulk"), Level("top"), name="classes"), Slots(1))
+
+    gate = gate_of(Recorder)
+    a, b, c = (Ticket(key) for key in "abc")
+    gate.offer(a, 0.0)
+    levels = (Level("bulk", FIFO, queue_limit=1), Level("top", starvation=5.0))
+    gate.adjust(Change("classes", "retune", (levels, 2)), 1.0)
+    gate.offer(b, 1.0)
+    gate.offer(c, 1.0)
+    assert c.state is State.REFUSED
+    again = gate_of(Gate)
+    verdicts = replay(json.loads(json.dumps(gate.entries)), again)
+    assert verdicts[-1] == [(2, "refused")]
+    assert again.policy.budget == 2
+    assert again.policy.levels[1].starvation == 5.0

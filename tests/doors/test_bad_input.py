@@ -20,6 +20,7 @@ from fairlead import (
     SelfDeadlockWarning,
     SharedPool,
     ThreadScheduler,
+    TokenBucket,
 )
 from fairlead.testing import run_virtual
 from tests.doors.rig import MAKERS, Busy, balanced, ticks, usable
@@ -492,6 +493,22 @@ class TestSelfDeadlock:
                 return [warning.category for warning in caught]
 
         assert run_virtual(main()) == [SelfDeadlockWarning]
+
+    def test_not_behind_another_at_a_bucket_of_the_same_label(self):
+        async def main():
+            bucket = TokenBucket(1, burst=1, by=lambda ticket: ticket.tenant)
+            async with Scheduler.bounded(capacity=bucket) as scheduler:
+                bound = scheduler.bind(tenant="a")
+                async with bound.turn():
+                    first = asyncio.create_task(bound.submit(50, double, 1))
+                    await ticks()
+                    with warnings.catch_warnings(record=True) as caught:
+                        warnings.simplefilter("always")
+                        assert await bound.submit(50, double, 2) == 4
+                assert await first == 2
+                return caught
+
+        assert run_virtual(main()) == []
 
     def test_between_two_members_of_a_pool(self):
         async def main():

@@ -383,6 +383,37 @@ class TestFailure:
             run(dag)
         assert any("'two'" in note for note in caught.value.__notes__)
 
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    def test_what_is_no_exception_ends_the_run_too(self, kind):
+        """As `pytest.fail` raises; the worker it ends reports it to the loop besides."""
+
+        class Abort(BaseException):
+            pass
+
+        def fail():
+            raise Abort
+
+        async def fail_later():
+            await asyncio.sleep(1)
+            raise Abort
+
+        async def main():
+            reported: list[Any] = []
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(lambda _, context: reported.append(context["message"]))
+            dag = Dag()
+            dag.add("one", fail if kind == "sync" else fail_later)
+            dag.add("two", lambda one: one, after=["one"])
+            async with Scheduler.bounded(2) as scheduler:
+                with pytest.raises(Abort) as caught:
+                    await asyncio.wait_for(dag.run(scheduler), 60)
+                assert any("'one'" in note for note in caught.value.__notes__)
+                assert balanced(scheduler.stats())
+                assert await usable(scheduler, 2)
+            assert not any("callback" in message for message in reported)
+
+        run_virtual(main())
+
     def test_stop_iteration_is_a_failure_like_another(self):
         dag = Dag()
         dag.add("one", next, iter([]))

@@ -5,6 +5,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -680,3 +681,33 @@ def test_an_interrupt_of_a_waiting_caller_withdraws_it(monkeypatch):
         busy.release()
         assert usable(scheduler, 1)
     assert balanced(scheduler.stats())
+
+
+def test_a_turn_left_in_another_thread_gives_its_slot_back():
+    """As of a generator that one thread begins and another closes."""
+    with ThreadScheduler.bounded(1) as scheduler:
+
+        def rows():
+            with scheduler.turn():
+                yield 1
+
+        generator = rows()
+        thread = threading.Thread(target=next, args=(generator,))
+        thread.start()
+        thread.join()
+        assert scheduler.stats().active_count == 1
+        generator.close()
+        assert scheduler.stats().active_count == 0
+        assert not scheduler._gate.owners
+        assert usable(scheduler, 1)
+    assert balanced(scheduler.stats())
+
+
+def test_spawned_work_sees_the_context_of_its_spawner_and_what_it_sets_stays_its_own():
+    variable = ContextVar("variable", default="unset")
+    with ThreadScheduler.bounded(1) as scheduler:
+        variable.set("mine")
+        assert scheduler.spawn(50, variable.get).result(PATIENCE) == "mine"
+        scheduler.spawn(50, variable.set, "its own").result(PATIENCE)
+        assert variable.get() == "mine"
+        assert scheduler.spawn(50, variable.get).result(PATIENCE) == "mine"

@@ -265,3 +265,9 @@ def test_no_priority_counts_for_more_than_the_ceiling():
     assert (aging.effective(first, 0.0), aging.effective(second, 9.0)) == (50.0, 50.0)
     assert aging.promotions(9.0) == 0
     assert gate.finish(holder, 0.0) == [first]
+
+
+def test_a_limit_of_the_order_inside_a_class_outlives_other_settings():
+    classes = Classes(Level("bulk", lambda: FIFO(limit=3)), Level("top", queue_limit=4))
+    classes.retune((Level("bulk", queue_limit=9), Level("top")))
+    assert [queue.limit for queue in classes._queues] == [3, None]

@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from math import ceil
+from math import ceil, inf
+from typing import Any
 
 import pytest
 
 from fairlead.capacities import InFlight, Reserved, Slots
 from fairlead.core import Capacity, Gate, Policy, Ticket
-from fairlead.policies import Classes, FairQueue, Level
+from fairlead.policies import FIFO, Aging, Classes, FairQueue, Level
 from fairlead.testing import CheckedGate
 
 BULK, NORMAL, INTERACTIVE, SYSTEM = range(4)
@@ -235,3 +236,74 @@ def test_promotions_reach_into_nested_queues():
         gate.offer(Ticket(rank=1), 0.0)
     promoted = [ticket for ticket in releases(gate, 32) if ticket.promoted]
     assert [ticket.tenant for ticket in promoted] == list("abababab")
+
+
+def test_the_older_one_behind_a_younger_head_is_promoted_when_its_own_time_has_come():
+    """The first of a nested queue need not be the oldest: when it goes, the next may be starved already."""
+    policy = Classes(
+        Level("bulk", inside=lambda: FairQueue("tenant"), starvation=5.0), Level("top"), budget=2
+    )
+    gate = CheckedGate(policy, Slots(1))
+    gate.offer(Ticket("served much", rank=0, tenant="b", cost=9), -1.0)
+    old = Ticket("old", rank=0, tenant="b")
+    gate.offer(old, 0.0)
+    for number in range(2):
+        gate.offer(Ticket(number, rank=1), 0.0)
+    fresh = Ticket("fresh", rank=0, tenant="a")
+    gate.offer(fresh, 4.0)
+    for now in (5.5, 5.6, 6.0):
+        gate.finish(next(iter(gate.holders)), now)
+    assert fresh in gate.holders
+    for number in range(9):
+        gate.offer(Ticket(number, rank=1), 6.1)
+    assert gate.finish(fresh, 6.5) == [old]
+    assert old.promoted
+
+
+def test_a_promotion_comes_when_the_first_of_a_class_is_starved_not_later():
+    """By comparison with one that looks at the head of every class before each pick."""
+
+    class Looks(Classes):
+        def pick(self, admit, now):
+            self._starving_at = -inf
+            return super().pick(admit, now)
+
+    def order(make: type[Classes], inside, seed: int) -> list[object]:
+        levels = (Level("bulk", inside, starvation=5.0), Level("mid", inside, starvation=9.0))
+        gate = Gate(make(*levels, Level("top"), budget=2), Slots(1))
+        rng, now, started = random.Random(seed), 0.0, []
+        for number in range(300):
+            now += rng.choice((0.0, 0.3, 1.0))
+            waiting = gate.waiters()
+            if rng.random() < 0.5:
+                fields: dict[str, Any] = {"tenant": rng.choice("abc"), "rank": rng.randrange(3)}
+                gate.offer(Ticket(number, rng.choice((0, 50)), rng.choice((1, 5)), **fields), now)
+            elif waiting and rng.random() < 0.3:
+                gate.withdraw([rng.choice(waiting)], now)
+            elif gate.holders:
+                started += [t.key for t in gate.finish(next(iter(gate.holders)), now)]
+        return started
+
+    for inside in (FIFO, lambda: FairQueue("tenant")):
+        for seed in range(60):
+            assert order(Classes, inside, seed) == order(Looks, inside, seed)
+
+
+@pytest.mark.parametrize("wakes", ["at a finish", "by itself"])
+def test_the_older_one_behind_a_younger_head_that_leaves_is_promoted_at_once(wakes):
+    policy = Classes(Level("bulk", inside=Aging, starvation=5.0), Level("top"), budget=1)
+    capacity = Slots(1) if wakes == "at a finish" else Reserved(1, (0, 1), lend=False)
+    gate = CheckedGate(policy, capacity)
+    if wakes == "at a finish":
+        for number in range(9):
+            gate.offer(Ticket(number, rank=1), 0.0)
+    old = Ticket("old", rank=0, priority=0)
+    gate.offer(old, 0.0)
+    fresh = Ticket("fresh", rank=0, priority=100)
+    gate.offer(fresh, 4.0)
+    if wakes == "at a finish":
+        gate.finish(next(iter(gate.holders)), 5.5)
+        gate.withdraw([fresh], 6.0)
+        assert gate.finish(next(iter(gate.holders)), 6.5) == [old]
+    else:
+        assert gate.withdraw([fresh], 6.0) == [old]

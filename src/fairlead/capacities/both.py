@@ -9,7 +9,7 @@ from fairlead.core.capacity import FULL, NEVER, STOP, Capacity
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterator, Mapping
+    from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 
     from fairlead.core.part import Part
     from fairlead.core.ticket import Ticket
@@ -28,6 +28,8 @@ class Both(Capacity):
         if not parts or not all(isinstance(part, Capacity) for part in parts):
             raise ConfigError(f"Both needs at least one capacity, and nothing else; got {parts!r}")
         names = [part.name for part in parts]
+        if len(set(names)) == len(names):  # nor may two parts further inside share one
+            names = [part.name for part in _innermost(parts) if part.scoped]
         if len(set(names)) < len(names):
             raise ConfigError(
                 f"each part needs a name of its own, scopes are told apart by it; got {names}"
@@ -128,3 +130,11 @@ class Both(Capacity):
             return self
         found = (part.part(name) for part in self.parts)
         return next((part for part in found if part is not None), None)
+
+
+def _innermost(parts: Iterable[Capacity]) -> Iterator[Capacity]:
+    for part in parts:
+        if isinstance(part, Both):
+            yield from _innermost(part.parts)
+        else:
+            yield part

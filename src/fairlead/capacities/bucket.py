@@ -13,7 +13,8 @@ burst takes to fill, so that the first such time yields the burst, and not the b
 The debt rule is explicit: a cost above the burst is refused for good (`oversize="refuse"`), or admitted when the bucket
 is full, leaving a debt that later tickets wait out (`oversize="debt"`).
 
-Buckets per label value are kept in order of use.  A full one is as good as none; one unused for `max_idle_time` counts
+Buckets per label value are kept in order of use.  A full one is as good as none and may be given up at any use of
+another (its intervals then count anew from its next use); one unused for `max_idle_time` counts
 as full; beyond `max_keys` the one unused longest is given up.  Each use looks at the two oldest, so the table is
 cleared as fast as it grows.
 """

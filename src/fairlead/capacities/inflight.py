@@ -52,6 +52,9 @@ class InFlight(Capacity):
         if isinstance(limit, bool) or not (is_number(limit, 0) and limit < inf):
             raise ConfigError(f"the limit must be a finite number, 0 or more; got {limit!r}")
         self.limit = limit
+        self._most = (
+            limit + limit * 1e-12
+        )  # sums of fractional costs are off by less, and an exact fit is one
         self.opened.append(FULL)
 
     def _key(self, ticket: Ticket) -> Hashable:
@@ -71,7 +74,7 @@ class InFlight(Capacity):
         used = self._used.get(key, 0)
         if without is not None and self._key(without) == key:
             used -= without.cost
-        if used + ticket.cost <= self.limit or (used <= 0 and self.limit > 0):
+        if used + ticket.cost <= self._most or (used <= 0 and self.limit > 0):
             return None
         return self._scope(key)
 
@@ -80,8 +83,8 @@ class InFlight(Capacity):
         key = self.name if by is None else by(ticket)
         if key is None:
             return None
-        used, limit = self._used.get(key, 0), self.limit
-        if used + cost > limit and (used > 0 or limit <= 0):
+        used, most = self._used.get(key, 0), self._most
+        if used + cost > most and (used > 0 or most <= 0):
             return STOP if by is None else (self.name, key)
         self._used[key] = used + cost
         until = now + self.expire_after

@@ -2,7 +2,7 @@
 
     used         = Σ inflight
     held(h)      = max(0, reserved[h] − inflight[h])  while class h has demand, else 0
-    headroom(c)  = total − used − Σ over classes h above c of held(h)
+    headroom(c)  = max(0, total − used − Σ over classes h above c of held(h))
 
 A class gets a slot while its headroom is positive.  Its own reservation never reduces its own headroom; reservations of
 lower classes never hold back higher ones; one in use stops being held.  A hold is *lent* while its class has shown no
@@ -154,6 +154,10 @@ class Reserved(Capacity):
 
     def headroom(self, rank: int, now: float, without: Ticket | None = None) -> int:
         """Tell how many more tickets of a class would be admitted."""
+        return max(0, self._left_for(rank, now, without))
+
+    def _left_for(self, rank: int, now: float, without: Ticket | None = None) -> int:
+        """What is free beyond the holds above a class; below 0, what it lacks: also after a shrink."""
         gone = -1 if without is None else without.rank
         free = self.total - self.used + (without is not None)
         for above in range(rank + 1, len(self.reserved)):
@@ -167,7 +171,7 @@ class Reserved(Capacity):
             return FULL
         if free > self._above[ticket.rank] or ticket.promoted:
             return None
-        if self.headroom(ticket.rank, now, without) > 0:
+        if self._left_for(ticket.rank, now, without) > 0:
             return None
         return self._scopes[ticket.rank][0]
 
@@ -227,7 +231,7 @@ class Reserved(Capacity):
         """The holds that linger without demand end one by one: when have enough of them ended?"""
         if type(scope) is not Hold or not self.lend:
             return inf
-        missing = 1 - self.headroom(ticket.rank, now)
+        missing = 1 - self._left_for(ticket.rank, now)
         ends = sorted(
             (self._demand_ended[above] + self._linger[above], self._held(above, now))
             for above in range(ticket.rank + 1, len(self.reserved))

@@ -174,8 +174,8 @@ class Dispatcher:
             self._rouse(ticket.scopes)  # the room on its way to it has no taker any more
         else:
             self.policy.remove(ticket, now)
-            if self._lasts:
-                self._full = False  # it may be the one who was refused
+        if self._lasts:
+            self._full = False  # it may be the one who was refused, before or after it had a claim
         ticket.state = state
         self._stopped_waiting(ticket, now)
 

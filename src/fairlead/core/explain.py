@@ -21,7 +21,8 @@ class Explanation:
     """What stands between a ticket and its start.
 
     `blocked_by` is the refusal: FULL, STOP or NEVER, a scope, "claim" (room is being freed for it), "order" (there is
-    room, but not for it yet), or None when it does not wait.  `ready_at` is when that refusal ends by itself.
+    room, but not for it yet), or None when it does not wait.  `ready_at` is when that refusal ends by itself; it
+    is the refusal of the one that ranks earlier, if the text names one.
     """
 
     state: State
@@ -53,24 +54,52 @@ def _blocked(gate: Gate, ticket: Ticket, now: float) -> tuple[Hashable, float, s
     capacity = gate.capacity
     refusal = capacity.refusal(ticket, now)
     scope = None if refusal in (FULL, NEVER) or ticket.promoted else gate.closed_to(ticket)
-    if scope is not None:
+    closer = gate.closed_by(scope)
+    if closer is not None:
         same = "is kept out by the same reservation" if isinstance(scope, Hold) else ""
-        first = f"{_named(gate.closed_by(scope))} ranks earlier and "
-        return scope, inf, first + (same or f"waits for the same {scope!r}")
-    if refusal is not None:
-        ready_at = inf if refusal is NEVER else capacity.ready_at(ticket, now, refusal)
-        text = capacity.describe(ticket, now, refusal)
-        if ready_at < inf:
-            text += f" (for {ready_at - now:g} s more if nothing is given back)"
-        return refusal, ready_at, text
-    head = gate.policy.head(now)
-    if head is None or head is ticket:
-        return "order", inf, "the policy withholds it"
-    because = capacity.refusal(head, now)
-    if because in (STOP, FULL):
-        text = f"{_named(head)} ranks earlier, and {capacity.describe(head, now, because)}"
-        return because, capacity.ready_at(head, now, because), text
-    return "order", inf, f"{_named(head)} ranks earlier"
+        kept = capacity.refusal(closer, now) == scope
+        ready_at = capacity.ready_at(closer, now, scope) if kept else inf
+        return (
+            scope,
+            ready_at,
+            _earlier(closer) + " and " + (same or f"waits for the same {scope!r}"),
+        )
+    if refusal is None or refusal is STOP:
+        first = _asked_first(gate, now)
+        because = None if first is None or first is ticket else capacity.refusal(first, now)
+        if first is not None and because in (STOP, FULL):
+            freed = "room is being freed for it" if gate.claimed(first) else ""
+            text = freed or capacity.describe(first, now, because)
+            ready_at = capacity.ready_at(first, now, because)
+            return because, ready_at, f"{_earlier(first)}, and {text}"
+        if refusal is None:
+            if first is ticket:
+                return "order", inf, "it is asked first, with the next decision"
+            return "order", inf, _earlier(first) if first else "the policy withholds it"
+    ready_at = inf if refusal is NEVER else capacity.ready_at(ticket, now, refusal)
+    text = capacity.describe(ticket, now, refusal)
+    if ready_at < inf:
+        text += f" (for {ready_at - now:g} s more if nothing is given back)"
+    return refusal, ready_at, text
+
+
+def _asked_first(gate: Gate, now: float) -> Ticket | None:
+    """Tell who keeps all others from being asked: a claim, or whom the policy offers, which is not always its head."""
+    for claim in gate._claims:
+        if gate.capacity.refusal(claim, now) in (STOP, FULL):
+            return claim
+    asked: list[Ticket] = []
+
+    def refuse(candidate: Ticket) -> Hashable:
+        asked.append(candidate)
+        return STOP
+
+    gate.policy.pick(refuse, now)
+    return asked[0] if asked else None
+
+
+def _earlier(ticket: Ticket | None) -> str:
+    return f"{_named(ticket)} ranks earlier"
 
 
 def _named(ticket: Ticket | None) -> str:

@@ -6,11 +6,12 @@ recording; one that was never offered has none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairlead.core.gate import Change, Gate
-from fairlead.core.ticket import Outcome, Ticket
-from fairlead.errors import FairleadError
+from fairlead.core.ticket import NEW, Outcome, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -59,7 +60,9 @@ class Recorder(Gate):
 
     def _described(self, ticket: Ticket) -> tuple[int, dict[str, Any]]:
         number = self._numbers.setdefault(ticket, len(self._numbers))
-        return number, {name: getattr(ticket, name) for name in FIELDS}
+        fields = {name: getattr(ticket, name) for name in FIELDS}
+        fields["labels"] = _plain(ticket.labels)
+        return number, fields
 
     def offer(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
         self.entries.append(("offer", now, *self._described(ticket)))
@@ -94,7 +97,7 @@ class Recorder(Gate):
         return super().withdraw(tickets, now)
 
     def adjust(self, change: Change, now: float) -> Sequence[Ticket]:
-        self.entries.append(("adjust", now, change.part, change.verb, list(change.args)))
+        self.entries.append(("adjust", now, change.part, change.verb, _plain(list(change.args))))
         return super().adjust(change, now)
 
     def commit(self, ticket: Ticket) -> bool:
@@ -118,39 +121,67 @@ def replay(
     verdicts = []
 
     def arriving(number: int, fields: dict[str, Any]) -> Ticket:
+        fields = {name: _read(value) for name, value in fields.items()}
         if number not in tickets:
             tickets[number] = ticket = make(**fields)
             numbers[ticket] = number
+        elif tickets[number].state is NEW:  # it could not be offered, and was put right since
+            for name, value in fields.items():
+                setattr(tickets[number], name, value)
         return tickets[number]
 
     for verb, now, *rest in entries:
         own: list[Ticket] = []
         changed: Sequence[Ticket] = ()
+        act: Callable[[], Any]
+        # First whatever an entry may lack; beyond that, what fails is the verb.
+        if verb == "offer":
+            own = [arriving(*rest)]
+            act = partial(gate.offer, own[0], float(now))
+        elif verb == "enlist":
+            own = [arriving(*described) for described in rest[0]]
+            act = partial(gate.enlist, own, float(now))
+        elif verb == "finish":
+            own = [tickets[rest[0]]]
+            act = partial(gate.finish, own[0], float(now), Outcome(rest[1]), rest[2])
+        elif verb == "finish_all":
+            own = [tickets[number] for number in rest[0]]
+            act = partial(gate.finish_all, own, float(now), Outcome(rest[1]))
+        elif verb == "withdraw":
+            own = [tickets[number] for number in rest[0]]
+            act = partial(gate.withdraw, own, float(now))
+        elif verb == "adjust":
+            act = partial(gate.adjust, Change(rest[0], rest[1], _read(rest[2])), float(now))
+        elif verb == "commit":
+            own = [tickets[rest[0]]]
+            act = partial(_commit, gate, own[0])
+        else:
+            act = partial(gate.advance, float(now))
         try:
-            if verb == "offer":
-                own = [arriving(*rest)]
-                changed = gate.offer(own[0], now)
-            elif verb == "enlist":
-                own = [arriving(*described) for described in rest[0]]
-                changed = gate.enlist(own, now)
-            elif verb == "finish":
-                own = [tickets[rest[0]]]
-                changed = gate.finish(own[0], now, Outcome(rest[1]), rest[2])
-            elif verb == "finish_all":
-                own = [tickets[number] for number in rest[0]]
-                changed = gate.finish_all(own, now, Outcome(rest[1]))
-            elif verb == "withdraw":
-                own = [tickets[number] for number in rest[0]]
-                changed = gate.withdraw(own, now)
-            elif verb == "adjust":
-                changed = gate.adjust(Change(rest[0], rest[1], tuple(rest[2])), now)
-            elif verb == "commit":
-                own = [tickets[rest[0]]]
-                gate.commit(own[0])
-            else:
-                changed = gate.advance(now)
-        except FairleadError:
-            pass
+            changed = act()
+        except AssertionError:
+            raise  # a CheckedGate has found a fault
+        except Exception:
+            changed = ()
         told = dict.fromkeys(ticket for ticket in (*own, *changed) if ticket in numbers)
         verdicts.append([(numbers[ticket], ticket.state.value) for ticket in told])
     return verdicts
+
+
+def _commit(gate: Gate, ticket: Ticket) -> Sequence[Ticket]:
+    gate.commit(ticket)
+    return ()
+
+
+def _plain(value: Any) -> Any:
+    """Copy what a caller may change later; what tells itself in plain values, as a Level does, is kept as these."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    return value.plain() if hasattr(value, "plain") else value
+
+
+def _read(value: Any) -> Any:
+    """JSON makes lists of tuples, which may have been names."""
+    return tuple(map(_read, value)) if type(value) in (list, tuple) else value

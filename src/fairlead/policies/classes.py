@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlead.core.capacity import STOP, Hold
 from fairlead.core.checks import is_number
@@ -20,7 +20,7 @@ from fairlead.errors import ConfigError
 from fairlead.policies.fifo import FIFO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     from fairlead.core.policy import Admit
     from fairlead.core.ticket import QueueLimit, Ticket
@@ -48,6 +48,11 @@ class Level:
                 f"got {self.queue_limit!r}"
             )
 
+    def plain(self) -> dict[str, Any]:
+        """Tell what may be changed later in plain values, which `Classes.retune` takes too."""
+        limits = ("name", "queue_limit", "wait_limit", "starvation")
+        return {name: getattr(self, name) for name in limits}
+
 
 class Classes(Policy):
     """Serve the highest class first; a ticket's `rank` is the index of its level, lowest first.
@@ -68,10 +73,14 @@ class Classes(Policy):
         self.limit = limit
         self.promotions = 0
         self._queues = [level.inside() for level in levels]
+        self._own_limits = [queue.limit for queue in self._queues]  # which go before the level's
         for level, queue in zip(levels, self._queues, strict=True):
             queue.name = queue.name or level.name
-            queue.limit = level.queue_limit if queue.limit is None else queue.limit
+        self._set_limits()
         self._sizes = [0] * len(levels)
+        self._soonest = [inf] * len(
+            levels
+        )  # when the oldest of each class may be starved, or sooner
         self._top = len(levels) - 1
         self._held: dict[int, Hold] = {}  # classes a reservation keeps out, until its scope opens
         self._since = budget  # dispatches since the last promotion
@@ -107,19 +116,24 @@ class Classes(Policy):
         self.timed = self._inner_timed or starves
         self.steady = not self.timed and all(queue.steady for queue in self._queues)
 
-    def retune(self, levels: Sequence[Level], budget: int = 4) -> None:
+    def _set_limits(self) -> None:
+        for level, queue, own in zip(self.levels, self._queues, self._own_limits, strict=True):
+            queue.limit = level.queue_limit if own is None else own
+
+    def retune(self, levels: Sequence[Level | Mapping[str, Any]], budget: int = 4) -> None:
         """Change limits, thresholds and budget; the same classes, with what waits in them.
 
         Limits hold for what arrives from now on: nobody who waits is turned away.
         """
-        if [level.name for level in levels] != [level.name for level in self.levels]:
+        read = tuple(each if isinstance(each, Level) else Level(**each) for each in levels)
+        if [level.name for level in read] != [level.name for level in self.levels]:
             raise ConfigError(
                 f"the classes are {[level.name for level in self.levels]} and stay so; "
-                f"got {[level.name for level in levels]}"
+                f"got {[level.name for level in read]}"
             )
-        self._set(tuple(levels), budget)
-        for level, queue in zip(levels, self._queues, strict=True):
-            queue.limit = level.queue_limit
+        self._set(read, budget)
+        self._set_limits()
+        self._soonest = [-inf] * len(levels)
         self._starving_at = -inf
         self._note_time()
 
@@ -153,10 +167,13 @@ class Classes(Policy):
         if level.wait_limit < inf:
             ticket.wait_until = min(ticket.wait_until, ticket.arrived_at + level.wait_limit)
         behind = self._queues[rank].push(ticket, now)
+        at = ticket.arrived_at + level.starvation
+        if at < self._soonest[rank] or not self._sizes[rank]:
+            self._soonest[rank] = at
+        if at < self._starving_at and rank < self._top:
+            self._starving_at = at
         self._sizes[rank] += 1
         self._size += 1
-        if rank < self._top and ticket.arrived_at + level.starvation < self._starving_at:
-            self._starving_at = ticket.arrived_at + level.starvation
         return behind or any(self._sizes[rank + 1 :])
 
     def _ask(self, ticket: Ticket) -> Hashable | None:
@@ -196,7 +213,18 @@ class Classes(Policy):
             self._size -= 1
             self._since += 1
             self._last_dispatch = now
+            if self._soonest[rank] < self._starving_at:
+                self._note_head(rank, now)
         return ticket
+
+    def _note_head(self, rank: int, now: float) -> None:
+        """The first candidate of a class is another now, and may have come before the one that was first."""
+        if rank < self._top and now < self._starving_at:  # else all are looked at before the next
+            at = self._soonest[rank]
+            if at <= now:
+                at = self._starved_at(rank, now)
+            if at < self._starving_at:
+                self._starving_at = at
 
     def _promote(self, now: float, *, last_resort: bool) -> Ticket | None:
         """Serve a starved class: past a higher one, or as a last resort past a reservation, when nobody else may go."""
@@ -250,6 +278,9 @@ class Classes(Policy):
         self._queues[ticket.rank].remove(ticket, now)
         self._sizes[ticket.rank] -= 1
         self._size -= 1
+        if self.levels[ticket.rank].starvation < inf:
+            # An older one may be first now; looked for later, as many may leave at once.
+            self._starving_at = -inf
 
     def charge(self, ticket: Ticket, amount: float, now: float) -> None:
         if not 0 <= ticket.rank <= self._top:
@@ -260,6 +291,7 @@ class Classes(Policy):
             self._last_dispatch = now
         if queue.charges:
             queue.charge(ticket, amount, now)
+            self._note_head(ticket.rank, now)
 
     def head(self, now: float) -> Ticket | None:
         for rank in range(self._top, -1, -1):

@@ -67,14 +67,14 @@ class ThreadGate:
             )
         self.entered = True
 
-    def own(self) -> None:
-        """Note that this thread holds room, once more.  The lock is held."""
+    def own(self) -> object:
+        """Note that this thread holds room, once more; tell which thread it is.  The lock is held."""
         thread = threading.current_thread()
         self.owners[thread] = self.owners.get(thread, 0) + 1
+        return thread
 
-    def disown(self) -> None:
-        """Note that this thread gives room back.  The lock is held."""
-        thread = threading.current_thread()
+    def disown(self, thread: object) -> None:
+        """Note that the room a thread took is given back, by whichever thread.  The lock is held."""
         self.owners[thread] -= 1
         if not self.owners[thread]:
             del self.owners[thread]

@@ -299,9 +299,6 @@ def recorder(source: Trace, folder: Path, path: Path, lines: Lines) -> list[Arri
     limits: list[float] = []  # of their waits, before the policy shortens them
 
     def make(**fields: Any) -> Ticket:
-        for name in ("tenant", "workload", "pool", "key"):
-            if isinstance(fields.get(name), list):
-                fields[name] = tuple(fields[name])
         made.append(Ticket(**fields))
         limits.append(float(made[-1].wait_until))
         return made[-1]

@@ -207,9 +207,9 @@ class _Run:
             args, kwargs = node.arguments(self._results)
             result = node.fn(*args, **kwargs)
             return await result if hasattr(type(result), "__await__") else result
-        except StopIteration:
-            raise  # no future can carry it: it leaves as a RuntimeError
-        except (Exception, asyncio.CancelledError) as error:
+        except (StopIteration, GeneratorExit):
+            raise  # no future can carry the one: it leaves as a RuntimeError; the other closes this coroutine
+        except BaseException as error:
             self._fail(node, error)  # before the slot goes to another node of this run
             raise
 
@@ -225,7 +225,7 @@ class _Run:
                 self._waits_for[fed.name] -= 1
                 if not self._waits_for[fed.name]:
                     self._start(fed)
-        except (Exception, asyncio.CancelledError) as error:
+        except BaseException as error:
             self._fail(node, error)
         else:
             if len(self._results) == len(self._nodes):

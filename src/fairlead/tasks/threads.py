@@ -6,6 +6,7 @@ import inspect
 import threading
 import warnings
 from concurrent.futures import Future
+from contextvars import Context, copy_context
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -32,16 +33,18 @@ IDLE = 5.0  # seconds a worker thread waits for more work before it ends
 class BlockingTicket(Ticket):
     """A ticket of the thread door: it wakes a blocked caller, or hands spawned work to a worker."""
 
-    __slots__ = ("args", "begun", "door", "future", "kwargs", "woken")
+    __slots__ = ("args", "begun", "context", "door", "future", "kwargs", "owner", "woken")
 
     def __init__(self, priority: int, work: Any, door: ThreadScheduler) -> None:
         super().__init__(None, priority, 1, work)
         self.door = door
         self.begun = False  # it has been told that it has room, which may be taken back again
+        self.owner: object = None  # the thread that holds its room: a turn may be left in another
         self.woken: threading.Event | None = None
         self.future: WorkResult | None = None
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
+        self.context: Context | None = None  # of the spawner
 
     def told(self) -> None:
         door = self.door
@@ -198,7 +201,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
         with self._gate.lock:
             self._offer(ticket, fields)
             if ticket.state is RUNNING:
-                self._gate.own()
+                ticket.owner = self._gate.own()
                 return ticket
             ticket.woken = threading.Event()
             self._gate.blocked.add(thread)
@@ -220,7 +223,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
         with self._gate.lock:
             if not ticket.begun:
                 raise self._refusal(ticket)
-            self._gate.own()
+            ticket.owner = self._gate.own()
         return ticket
 
     def _all_blocked(self, thread: object, ticket: BlockingTicket) -> bool:
@@ -240,7 +243,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
         kwargs: dict[str, Any],
     ) -> WorkResult:
         ticket = BlockingTicket(priority, work, self)
-        ticket.args, ticket.kwargs = args, kwargs
+        ticket.args, ticket.kwargs, ticket.context = args, kwargs, copy_context()
         ticket.future = future = WorkResult()
         future.ticket = ticket
         self._gate.enter("spawn")
@@ -293,7 +296,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
                     return
                 ticket = self._ready.pop(0)
                 if ticket.begun:
-                    self._gate.own()
+                    ticket.owner = self._gate.own()
             if ticket.begun:
                 self._run(ticket)
             elif ticket.future is not None and ticket.future.set_running_or_notify_cancel():
@@ -305,11 +308,12 @@ class ThreadScheduler(Door, ThreadSubmitting):
 
     def _run(self, ticket: BlockingTicket) -> None:
         future: Any = ticket.future
+        context: Any = ticket.context
         future.set_running_or_notify_cancel()
         error: BaseException | None = None
         result = None
         try:
-            result = ticket.work(*ticket.args, **ticket.kwargs)
+            result = context.run(ticket.work, *ticket.args, **ticket.kwargs)
         except BaseException as raised:
             error = raised
         self._leave(ticket, error)
@@ -322,7 +326,7 @@ class ThreadScheduler(Door, ThreadSubmitting):
 
     def _leave(self, ticket: BlockingTicket, error: BaseException | None) -> None:
         with self._gate.lock:
-            self._gate.disown()
+            self._gate.disown(ticket.owner)
             self._finish(ticket, Outcome.OK, error)
 
     def _finish(

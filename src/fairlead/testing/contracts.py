@@ -12,12 +12,14 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from fairlead.capacities import Both, InFlight, Slots, TokenBucket
+from fairlead.core.capacity import STOP
 from fairlead.core.policy import Policy
 from fairlead.core.ticket import Outcome, State, Ticket
+from fairlead.policies import FIFO
 from fairlead.testing.checked import CheckedGate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from fairlead.core.capacity import Capacity
 
@@ -55,6 +57,19 @@ def drive(
             now = wakeup
             gate.advance(now)
     assert gate.active == gate.waiting == 0
+
+
+def _refused(policy: Policy, now: float) -> list[Ticket]:
+    """Refuse the first candidate, and with it everybody; tell who it was."""
+    asked: list[Ticket] = []
+
+    def refuse(ticket: Ticket) -> Hashable:
+        asked.append(ticket)
+        return STOP
+
+    assert policy.pick(refuse, now) is None, "nobody was admitted"
+    assert len(asked) <= 1, f"{asked[1:]} were asked after a STOP"
+    return asked
 
 
 class PolicyContract:
@@ -100,15 +115,36 @@ class PolicyContract:
             drive(CheckedGate(self.make(), capacity), seed, 120, self.ticket)
 
     def test_a_refused_pick_changes_nothing(self) -> None:
+        orders = []
+        for picks in (0, 3):
+            policy = self.make()
+            gate = CheckedGate(policy, InFlight(5))
+            for number in range(20):
+                ticket = self.ticket(number, random.Random(number))
+                gate.offer(ticket, number * 0.1)
+                before = sorted(waiting.seq for waiting in policy)
+                asked = [_refused(policy, gate.now) for _ in range(picks)]
+                assert asked[1:] == asked[:-1], "who is asked first has changed by being refused"
+                assert sorted(waiting.seq for waiting in policy) == before
+            order: list[object] = []
+            while gate.holders:
+                holder = next(iter(gate.holders))
+                order += [ticket.key for ticket in gate.finish(holder, 100.0)]
+            orders.append(order)
+        assert orders[0] == orders[1], "the order has changed by being refused"
+
+    def test_a_newcomer_outranks_others_only_if_it_is_asked_first(self) -> None:
         policy = self.make()
-        tickets = [self.ticket(number, random.Random(number)) for number in range(5)]
-        gate = CheckedGate(policy, Slots(0))
-        for ticket in tickets:
-            gate.offer(ticket, 0.0)
-        before = sorted(ticket.seq for ticket in policy)
-        gate.advance(1.0)
-        assert sorted(ticket.seq for ticket in policy) == before
-        assert len(policy) == len(tickets)
+        rng = random.Random(0)
+        for number in range(30):
+            ticket = self.ticket(number, rng)
+            ticket.seq, ticket.arrived_at = number + 1, number * 0.1
+            first = len(policy) > 0 and policy.outranks(ticket, ticket.arrived_at)
+            policy.push(ticket, ticket.arrived_at)
+            ticket.state = State.WAITING
+            assert not first or _refused(policy, ticket.arrived_at) == [ticket], (
+                f"{ticket!r} is said to go before all who wait, and is not asked first"
+            )
 
     def test_the_same_verbs_give_the_same_order(self) -> None:
         orders = []
@@ -146,7 +182,9 @@ class CapacityContract:
 
     def test_under_random_verbs(self) -> None:
         for seed in range(40):
-            drive(CheckedGate(Policy(), self.make()), seed, 150, self.ticket)
+            # Where the order is steady, the gate asks again only when the capacity says that something has changed.
+            policy = FIFO() if seed % 2 else Policy()
+            drive(CheckedGate(policy, self.make()), seed, 150, self.ticket)
 
     def test_refusal_is_pure(self) -> None:
         capacity = self.make()
@@ -171,6 +209,10 @@ class CapacityContract:
                 break
             assert at > now, "it refuses, and says it would not"
             assert capacity.refusal(ticket, at) is None, f"it promised room at {at}"
+            before = at - (at - now) / 1000
+            assert capacity.refusal(ticket, before) is not None, (
+                f"it promised room at {at}, and there is room at {before}"
+            )
             now = at
 
     def test_without_a_holder_means_as_if_it_had_given_back(self) -> None:
