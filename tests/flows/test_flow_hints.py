@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 
 from fairlead.core.ticket import Outcome
-from fairlead.flows import SyncFlowScheduler, load
+from fairlead.flows import FlowScheduler, SyncFlowScheduler, load
+from fairlead.flows.controllers import Decision
+from fairlead.flows.load import LoadControl
+from fairlead.flows.settings import Load
+from fairlead.flows.signals import PostedSignals
 from tests.flows.door import POINT, concurrency, config, point_of, quota, run, scheduler
 
 HOUR = 3600.0
@@ -68,6 +72,42 @@ class TestSignals:
         found = run(main())
         assert found is not None
         assert found < 1
+
+    @pytest.mark.parametrize("period", [0.1, 0.5, 1.0, 1.5, 10.0])
+    def test_a_controller_steps_once_a_period_and_throttles_between_its_steps(self, period: float):
+        """However short the period is, and beside another: no decision lapses before the next is made."""
+
+        async def main() -> tuple[int, list[float | None], int]:
+            load = {"controller": "aiad", "signal": "gpu", "setpoint": 10}
+            points = {POINT: {"load": load | {"period": period}}, "other": {"load": load}}
+            flows = FlowScheduler.from_config({"control_points": points})
+            control = point_of(flows).load
+            assert control is not None
+            loop, admitted = asyncio.get_running_loop(), 0
+            decisions: list[Decision | None] = []
+            end = 40 * period + 60
+            while loop.time() < end - 0.05:
+                flows.post_signal("gpu", 100.0)
+                if not decisions or decisions[-1] is not control.decision:
+                    decisions.append(control.decision)
+                async with flows.flow(POINT, timeout=0) as flow:
+                    admitted += flow.should_run() and loop.time() > end - 10
+                await asyncio.sleep(0.05)
+            falls = [None if one is None else one.load_multiplier for one in decisions[1:5]]
+            return len(decisions), falls, admitted
+
+        steps, falls, admitted = run(main())
+        assert abs(steps - (40 * period + 60) / period) <= 2
+        assert falls == [0.95, 0.9, 0.85, 0.8]
+        assert admitted == 0  # its multiplier is 0 by then
+
+    def test_a_controller_that_was_not_looked_after_does_not_make_up_for_it(self):
+        control = LoadControl(Load(signal="gpu", setpoint=1.0), PostedSignals(), lambda: 0.0)
+        decisions = set()
+        for second in (0, 10, *range(60, 71)):  # every ten seconds
+            control.step(float(second))
+            decisions.add(control.decision)
+        assert len(decisions) == 4
 
     def test_a_flow_that_nobody_ends_teaches_nothing(self):
         """Whoever does not say when its work ends is ended at once: that is no latency, and no failure."""

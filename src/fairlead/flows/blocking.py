@@ -12,7 +12,7 @@ from fairlead.errors import Misuse
 from fairlead.flows.decorating import BlockingDecorating
 from fairlead.flows.flow import FAILED, OK, Flow
 from fairlead.flows.points import Points
-from fairlead.flows.scheduler import PATIENCE, TICK
+from fairlead.flows.scheduler import PATIENCE
 from fairlead.runtime import ThreadGate, plain_gates
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class SyncFlowScheduler(BlockingDecorating, Points):
         self._stop: asyncio.Event
 
     def _start_ticking(self) -> None:
-        """Look after the points once a second, in a thread of their own, from the first flow on."""
+        """Look after the points now and then, in a thread of their own, from the first flow on."""
         with self._starting:
             if self._ticker is None and not self._closed.is_set():
                 self._ticker = threading.Thread(
@@ -184,7 +184,7 @@ class SyncFlowScheduler(BlockingDecorating, Points):
         self._joined.set()
         while not self._closed.is_set():
             try:
-                await asyncio.wait_for(self._stop.wait(), TICK)
+                await asyncio.wait_for(self._stop.wait(), self.until_tick())
             except TimeoutError:
                 self.tick()
         if self.ledger is not None:

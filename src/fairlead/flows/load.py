@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from fairlead.capacities.learned import Gradient2, LearnedLimit, Vegas
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from fairlead.flows.controllers import Decision
     from fairlead.flows.settings import Load
 
+SAME = 1e-6  # seconds that sums of periods, and the timers of a loop, may be off by
 LEARNERS: dict[str, Callable[[], LearnedLimit]] = {"vegas": Vegas, "gradient2": Gradient2}
 
 
@@ -54,7 +56,7 @@ class LoadControl:
         self._confirmed_above = settings.confirmation_above or 0.0
         strategy = _strategy(settings, float(setpoint))
         self.controller = Controller(strategy, period=settings.period, dry_run=settings.dry_run)
-        self._next_step = 0.0
+        self._next_step = -inf
 
     def _source(self, name: str, posted: PostedSignals) -> Signal:
         share = percentile_of(name)
@@ -83,9 +85,12 @@ class LoadControl:
 
     def step(self, now: float) -> Sequence[Change]:
         """Step the controller, if its period is over; tell what that changes."""
-        if now < self._next_step:
+        if now < self._next_step - SAME:
             return ()
-        self._next_step = now + self.controller.period
+        period = self.controller.period
+        self._next_step += period  # not of now, or each step would be late by what the others were
+        if self._next_step <= now:
+            self._next_step = now + period  # steps that were missed are not made up for
         confirmed = None
         if self._confirmation is not None:
             value = self._confirmation.read(now)

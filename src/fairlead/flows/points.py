@@ -19,7 +19,7 @@ from fairlead.flows.workloads import canonical
 from fairlead.runtime import plain_gates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     from fairlead.core import Gate
@@ -29,6 +29,14 @@ if TYPE_CHECKING:
     from fairlead.ledger.leases import Lease
     from fairlead.ledger.ledger import Ledger
     from fairlead.runtime import MakeGates
+
+TICK = 1.0  # seconds between two looks at what is due now and then, at most
+
+
+def tick_of(points: Iterable[Point]) -> float:
+    """Tell how often to look after points: a decision on load must not lapse before the next is made."""
+    periods = [point.load.controller.period for point in points if point.load is not None]
+    return min([TICK, *periods])
 
 
 class Points:
@@ -161,6 +169,10 @@ class Points:
     def _unshare(self, lease: Lease) -> None:
         """Stop keeping a limit in common with other processes."""
         raise NotImplementedError
+
+    def until_tick(self) -> float:
+        """Tell how long to wait for the next `tick`; a reload may change that."""
+        return tick_of(list(self.points.values()))
 
     def tick(self) -> None:
         """Do what is due now and then at each point."""

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 PATIENCE = 0.2  # seconds that who would not wait waits for an answer of the ledger
-TICK = 1.0  # seconds between two looks at what is due now and then
 
 
 class AsyncFlow(Flow):
@@ -171,7 +170,7 @@ class FlowScheduler(Decorating, Points):
             removal.add_done_callback(self._removals.discard)
 
     def start_ticking(self) -> None:
-        """Look after the points once a second, from the first flow on; a timer, so that nothing is pending."""
+        """Look after the points now and then, from the first flow on; a timer, so that nothing is pending."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -181,9 +180,10 @@ class FlowScheduler(Decorating, Points):
 
         def tick() -> None:
             self.tick()
-            self._ticker = loop.call_later(TICK, tick)
+            self._ticker = loop.call_later(self.until_tick(), tick)
 
-        self._ticker, self._loop_closed = loop.call_later(TICK, tick), loop.is_closed
+        self._ticker = loop.call_later(self.until_tick(), tick)
+        self._loop_closed = loop.is_closed
 
     def flow(
         self,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.core.ticket import WAITING, WITHDRAWN, Outcome
 from fairlead.flows.flow import Flow
 from fairlead.flows.point import Point
-from fairlead.flows.scheduler import TICK
+from fairlead.flows.points import tick_of
 from fairlead.flows.settings import ControlPoint, Settings
 from fairlead.flows.signals import PostedSignals
 from fairlead.sim.site import Site
@@ -72,6 +72,7 @@ class PointGate:
         self.point = Point("sim", settings, VirtualRuntime, PostedSignals())
         self._gate = self.point.gate
         self._runtime: VirtualRuntime = self.point.runtime
+        self._tick = tick_of([self.point])
         self._next_tick = inf  # from the first flow on
 
     @property
@@ -91,14 +92,14 @@ class PointGate:
         while self._next_tick <= now:
             runtime.time = max(runtime.time, self._next_tick)
             self.point.tick(runtime.time)
-            self._next_tick += TICK
+            self._next_tick += self._tick
         runtime.time = max(runtime.time, now)
 
     def offer(self, flow: Any, now: float) -> Sequence[Any]:
         """Ask as `async with flows.flow(...)` does."""
         self._arrive(now)
         if self._next_tick == inf:
-            self._next_tick = now + TICK
+            self._next_tick = now + self._tick
         self.point.prepare(flow, now)
         if flow.named is not None and flow.workload[0] == "default":
             flow.workload = flow.named
