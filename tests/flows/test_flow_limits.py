@@ -340,3 +340,34 @@ class TestStacked:
             balanced(flows)
 
         run(main())
+
+
+@pytest.mark.parametrize("kind", ["vegas", "gradient2"])
+@pytest.mark.parametrize(
+    ("clients", "tokens", "users", "grows"),
+    [
+        (20, "1", 1, True),
+        (2, "10", 1, True),
+        (1, "5", 1, False),
+        (40, "1", 20, False),
+        (40, "1", 2, True),
+    ],
+)
+def test_a_learned_limit_grows_if_half_of_its_tokens_are_used(kind, clients, tokens, users, grows):
+    """Of one key's, where each has a limit of its own: of how many flows they are does not matter."""
+
+    async def main():
+        said = {"max_concurrency": kind, "limit_by_label_key": "user"}
+        flows = scheduler(concurrency=said, scheduler={"tokens_label_key": "tokens"})
+
+        async def client(user: str) -> None:
+            for _ in range(200):
+                async with flows.flow("p", {"user": user, "tokens": tokens}):
+                    await asyncio.sleep(0.1)
+
+        await asyncio.gather(*(client(f"u{number % users}") for number in range(clients)))
+        learner = point_of(flows).learner
+        assert learner is not None
+        return learner.limit
+
+    assert (run(main()) > 20) is grows

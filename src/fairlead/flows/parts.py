@@ -231,6 +231,12 @@ class Parts:
             load.take_over(self.load, now)
             self.load = load
 
+    def busy(self, flow: Flow) -> float:
+        """Tell the tokens in flight under the limit that a flow has learned with: its key's, if each has its own."""
+        said = self.settings.concurrency
+        by = None if said is None else keyed(said.limit_by_label_key)
+        return cast("InFlight", self.concurrency).used(None if by is None else by(flow))
+
     def expected_at(self, flow: Flow, now: float) -> float:
         """Tell when the ledger said that there would be more for a flow; now, if it has said nothing."""
         return self.quota.expected_at(flow, now) if isinstance(self.quota, LeasedTokens) else now

@@ -343,6 +343,7 @@ class Point:
         if flow.ended:
             return False
         flow.ended = True
+        busy = 0.0 if self.learner is None else self.parts.busy(flow)  # its own tokens among them
         self.runtime.finish(flow, outcome, tokens)
         now = self.gate.now  # its end
         self.finished.append((now, flow.cost))
@@ -351,7 +352,7 @@ class Point:
         if outcome is FAILED:
             counts.failed_flows += 1
         if self._learns and outcome is not IGNORED:  # nobody knows how long that took
-            self._learn(flow, outcome, now)
+            self._learn(flow, outcome, now, busy)
         if flow.state is DONE:
             return True
         counts.late_ends += 1  # its room had been given to others; what a quota charged had not
@@ -367,7 +368,7 @@ class Point:
             key = None if by is None else by(flow)
             self.runtime.adjust(Change(QUOTA, "correct", (flow.cost - tokens, key, now)))
 
-    def _learn(self, flow: Flow, outcome: Outcome, now: float) -> None:
+    def _learn(self, flow: Flow, outcome: Outcome, now: float, busy: float) -> None:
         latency = now - flow.started_at
         if self.load is not None:
             self.load.ended(latency, now)
@@ -379,7 +380,6 @@ class Point:
                 self._costs[name].add(latency, now)
         if self.learner is not None:
             before = self.learner.limit
-            busy = self.gate.active + 1
             limit = self.learner.sample(latency, busy, now, dropped=outcome is FAILED)
             if limit != before:
                 self.runtime.adjust(Change(CONCURRENCY, "resize", (limit,)))
