@@ -58,6 +58,36 @@ def test_a_flow_runs_and_is_ended():
     run(main())
 
 
+def test_a_flow_is_entered_once():
+    """Else the service would hold what the first turn was granted: one id is all that a flow can end."""
+
+    async def main():
+        async with both() as (server, client):
+            flow = client.flow("one")
+            async with flow:
+                with pytest.raises(Misuse, match="one was entered before"):
+                    await flow.__aenter__()
+                assert active(server) == 1
+            with pytest.raises(Misuse, match="one was entered before"):
+                await flow.__aenter__()
+            assert active(server) == 0
+
+            def work() -> None:
+                with SyncFlowClient(url(server)) as twin:
+                    turn = twin.flow("one")
+                    with turn:
+                        with pytest.raises(Misuse, match="one was entered before"):
+                            turn.__enter__()
+                        assert active(server) == 1
+                    with pytest.raises(Misuse, match="one was entered before"):
+                        turn.__enter__()
+                    assert active(server) == 0
+
+            await in_thread(work)
+
+    run(main())
+
+
 def test_a_sync_flow_runs_and_is_ended():
     async def main():
         async with serving() as server:

@@ -54,6 +54,7 @@ class RemoteFlow:
         self.retry_after: float | None = None
         self.denied_status: int | None = None
         self.ended = False
+        self._asked = False
         self._runs_unasked = fail == "open"
 
     def should_run(self) -> bool:
@@ -68,7 +69,12 @@ class RemoteFlow:
         return self.should_run()
 
     def question(self) -> bytes:
-        """Write what to ask."""
+        """Write what to ask, once: a second answer would have an id that nobody ends."""
+        if self._asked:
+            raise Misuse(
+                f"the flow at {self.control_point} was entered before; make a new flow for each turn"
+            )
+        self._asked = True
         said: dict[str, Any] = {"control_point": self.control_point, "labels": dict(self.labels)}
         if self.timeout is not None:
             said["timeout"] = self.timeout
