@@ -1,8 +1,9 @@
 """The decorator on a loop: each call a flow, ended however the call ends; what is refused does not run."""
 
 import asyncio
+import functools
 import inspect
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -232,6 +233,57 @@ def test_a_callable_without_a_name_is_told_at_once_too():
 
     with pytest.raises(Misuse, match=r"Work object .* is not a coroutine function"):
         scheduler(concurrency=concurrency(1)).decorate("p")(Work())
+
+
+class TestObjects:
+    """What an object does when it is called says its class's `__call__`."""
+
+    class Work:
+        def __init__(self, inside: Callable[[], float]) -> None:
+            self.inside = inside
+
+        async def __call__(self) -> float:
+            await asyncio.sleep(0)
+            return self.inside()
+
+    class Values:
+        def __call__(self) -> Iterator[int]:
+            yield 1
+
+    @pytest.mark.parametrize("made", [lambda work: work, functools.partial])
+    def test_whose_call_is_a_coroutine_function_work_inside_the_flow(self, made):
+        async def main():
+            flows = scheduler(concurrency=concurrency(1))
+            work = made(self.Work(lambda: used(flows)))
+            assert await flows.decorate("p")(work)() == 1
+            balanced(flows)
+            twin = SyncFlowScheduler.from_config(config(concurrency=concurrency(1)))
+            with pytest.raises(Misuse, match=r"is a coroutine function.*FlowScheduler"):
+                twin.decorate("p")(work)
+
+        run(main())
+
+    def test_whose_call_is_a_generator_function_are_refused(self):
+        twin = SyncFlowScheduler.from_config(config(concurrency=concurrency(1)))
+        for flows in (scheduler(concurrency=concurrency(1)), twin):
+            with pytest.raises(Misuse, match="is a generator function"):
+                flows.decorate("p")(self.Values())
+
+
+def test_an_awaitable_from_a_plain_function_is_refused():
+    """Its work would begin when the flow has ended."""
+
+    async def work() -> None:
+        pytest.fail("it ran")
+
+    flows = SyncFlowScheduler.from_config(config(concurrency=concurrency(1)))
+    try:
+        with pytest.raises(Misuse, match=r"returned an awaitable.*FlowScheduler"):
+            flows.decorate("p")(lambda: work())()
+        balanced(flows)
+        assert point_of(flows).counts.failed_flows == 1
+    finally:
+        flows.close()
 
 
 def test_a_decorated_function_of_an_unknown_point_runs():

@@ -18,10 +18,17 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 
+def _is(kind: Callable[[Any], bool], function: Any) -> bool:
+    """Tell the kind of a function, or of what an object runs when it is called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return kind(function) or kind(type(function).__call__)
+
+
 def _name_of(function: Function) -> str:
     """Tell what to call a function; refuse generators, whose bodies run after the call and so outside the flow."""
     name = getattr(function, "__qualname__", None) or repr(function)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
         raise Misuse(
             f"{name} is a generator function, whose body runs after the call: enter a flow() inside it instead"
         )
@@ -48,7 +55,7 @@ class Decorating:
 
         def wrap(function: Function) -> Function:
             name = _name_of(function)
-            if not inspect.iscoroutinefunction(function):
+            if not _is(inspect.iscoroutinefunction, function):
                 raise Misuse(
                     f"{name} is not a coroutine function: decorate it with a {self.twin}, "
                     "which can wait in a thread"
@@ -88,7 +95,7 @@ class BlockingDecorating:
 
         def wrap(function: Function) -> Function:
             name = _name_of(function)
-            if inspect.iscoroutinefunction(function):
+            if _is(inspect.iscoroutinefunction, function):
                 raise Misuse(
                     f"{name} is a coroutine function: decorate it with a {self.twin}; "
                     "waiting here would block its event loop"
@@ -98,10 +105,21 @@ class BlockingDecorating:
             def call(*args: Any, **kwargs: Any) -> Any:
                 said = labels(*args, **kwargs) if callable(labels) else labels
                 with self.flow(control_point, said, timeout) as flow:
-                    if flow.should_run():
-                        return function(*args, **kwargs)
-                    return flow.rejected(on_reject)
+                    if not flow.should_run():
+                        return flow.rejected(on_reject)
+                    result = function(*args, **kwargs)
+                    if inspect.isawaitable(result):
+                        raise self._begun_too_late(name, result)
+                    return result
 
             return call
 
         return wrap
+
+    def _begun_too_late(self, name: str, result: Any) -> Misuse:
+        if inspect.iscoroutine(result):
+            result.close()
+        return Misuse(
+            f"{name} returned an awaitable, whose work would begin when the flow has ended: "
+            f"decorate a coroutine function with a {self.twin}"
+        )
