@@ -14,6 +14,7 @@ from fairlead.flows.service import FlowService
 from fairlead.flows.table import FlowTable
 from fairlead.flows.workloads import canonical
 from fairlead.serving.http import LARGEST_BODY
+from fairlead.testing import run_virtual
 from tests.flows.service_rig import (
     JSON,
     active,
@@ -196,7 +197,7 @@ def test_one_connection_serves_many():
     run(main())
 
 
-def test_a_late_end_frees_nothing_and_leaves_no_trace():
+def test_a_late_end_frees_nothing_and_is_counted_whoever_asked_meanwhile():
     limit = {"max_concurrency": 1, "max_inflight_duration": "50ms"}
 
     async def main():
@@ -210,7 +211,10 @@ def test_a_late_end_frees_nothing_and_leaves_no_trace():
             for _ in range(3):
                 _, said = await check(server)
                 await end(server, said["flow_id"])
-            assert server.table.get(second["flow_id"]) is None
+            _, late = await end(server, second["flow_id"])
+            assert late["message"].startswith("it ran longer than it may")
+            assert server.flows.points["one"].counts.late_ends == 2
+            assert len(server.table) == 0
 
     run(main())
 
@@ -455,6 +459,37 @@ def test_what_the_gate_has_ended_leaves_the_table():
         assert len(table) <= 2
 
     run(main())
+
+
+def test_what_expired_is_found_for_an_hour():
+    """A late end is counted and settles a quota; those who never end are forgotten, in time and in number."""
+    limit = {"max_concurrency": 100, "max_inflight_duration": "1s"}
+
+    async def main():
+        flows = FlowScheduler.from_config({"control_points": {"one": {"concurrency": limit}}})
+        table = FlowTable(most_expired=10)
+
+        async def add() -> str:
+            return table.add(await flows.start_flow("one", timeout=0))
+
+        first = last = newest = await add()
+        for _ in range(30):
+            await asyncio.sleep(2)
+            last = await add()
+        assert table.get(first) is None
+        assert len(table) <= 10 + 2
+        await asyncio.sleep(3500)
+        await add()
+        assert table.get(last) is not None
+        await asyncio.sleep(200)
+        for _ in range(10):
+            newest = await add()
+        assert table.get(last) is None
+        assert table.take(newest) is not None
+        assert len(table) == 9 + 1  # that still run, and that came 200 seconds before them
+        assert table.dropped == 0  # of those who ran
+
+    run_virtual(main())
 
 
 SERVICE = FlowService(

@@ -1,17 +1,18 @@
 """Flows that clients elsewhere have been let in and will end: found again by ids that nobody can guess.
 
 The gate ends what nobody ends; the table follows it.  Each new flow has two old ones looked at, in turn, so what is
-over leaves the table without a timer, and the table never holds many more than run.
+over leaves the table without a timer.  What expired is put aside: an end that comes after all is counted and settled.
 """
 
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from fairlead.core.ticket import RUNNING
 from fairlead.flows.flow import NO_LABELS
+from fairlead.flows.point import LONGEST_UNENDED
 from fairlead.flows.workloads import LONGEST_KEY, canonical
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 LOOKS = range(2)
 ID_BYTES, IDS_AT_ONCE = 16, 64
 MOST_FLOWS = 1_000_000
-MOST_UNLIMITED = 100_000  # of these there is nothing to give back
+MOST_EXPIRED = MOST_UNLIMITED = 100_000  # of these there is nothing to give back
 
 
 class FlowTable:
@@ -35,16 +36,23 @@ class FlowTable:
     (True, None)
     """
 
-    def __init__(self, most: int = MOST_FLOWS, most_unlimited: int = MOST_UNLIMITED) -> None:
-        self._most, self._most_unlimited = most, most_unlimited
+    def __init__(
+        self,
+        most: int = MOST_FLOWS,
+        most_unlimited: int = MOST_UNLIMITED,
+        most_expired: int = MOST_EXPIRED,
+    ) -> None:
+        self._most, self._most_unlimited, self._most_expired = most, most_unlimited, most_expired
         self._ids: list[str] = []  # to give away
         self._flows: dict[str, Flow] = {}
         self._turns: deque[str] = deque()  # every id of `_flows` once, and ids that have gone
+        # Expired and not ended.  Its front is looked at each time: a plain dict would step over all that has gone.
+        self._expired: OrderedDict[str, Flow] = OrderedDict()
         self._unlimited: dict[str, Flow] = {}  # at control points nothing is said of
         self.dropped = 0  # flows that will not be found though they may run
 
     def __len__(self) -> int:
-        return len(self._flows) + len(self._unlimited)
+        return len(self._flows) + len(self._expired) + len(self._unlimited)
 
     def add(self, flow: Flow) -> str:
         """Keep a flow that was accepted; give its id."""
@@ -58,7 +66,7 @@ class FlowTable:
             if len(self._unlimited) > self._most_unlimited:
                 del self._unlimited[next(iter(self._unlimited))]
             return key
-        self._sweep()
+        self._sweep(flow.started_at)
         self._flows[key] = flow
         self._turns.append(key)
         if len(self._flows) > self._most:  # its tokens come back when the gate loses patience
@@ -68,15 +76,24 @@ class FlowTable:
 
     def get(self, key: str) -> Flow | None:
         """Find a flow, and leave it where it is."""
-        return self._flows.get(key) or self._unlimited.get(key)
+        return self._flows.get(key) or self._expired.get(key) or self._unlimited.get(key)
 
     def take(self, key: str) -> Flow | None:
         """Find a flow, and forget it."""
-        return self._flows.pop(key, None) or self._unlimited.pop(key, None)
+        for flows in (self._flows, self._expired, self._unlimited):
+            if key in flows:
+                return flows.pop(key)
+        return None
 
-    def _sweep(self) -> None:
-        flows, turns = self._flows, self._turns
+    def _sweep(self, now: float) -> None:
+        flows, turns, expired = self._flows, self._turns, self._expired
         for _ in LOOKS:
+            oldest = next(iter(expired), None)
+            if oldest is not None and (
+                len(expired) > self._most_expired
+                or now - expired[oldest].started_at > LONGEST_UNENDED
+            ):
+                del expired[oldest]
             if not turns:
                 return
             flow = flows.get(turns[0])
@@ -85,7 +102,10 @@ class FlowTable:
             elif flow.state is RUNNING:
                 turns.rotate(-1)
             else:
-                del flows[turns.popleft()]  # the gate has ended it
+                key = turns.popleft()
+                del flows[key]  # the gate has ended it
+                if not flow.ended:
+                    expired[key] = flow
 
 
 def _needed(labels: Mapping[str, str], point: Point | None) -> Mapping[str, str]:
