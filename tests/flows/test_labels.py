@@ -163,7 +163,7 @@ class TestTokens:
             for seconds in (0.1, 0.3):
                 async with flows.flow("p", {"tier": "paid"}):
                     await asyncio.sleep(seconds)
-            await until(30.0)  # estimates move every half minute
+            await until(5.0)  # estimates move every five seconds
             told = [
                 await flows.start_flow("p", labels)
                 for labels in ({"tier": "paid"}, {"tier": "paid", "tokens": "7"}, {"tier": "free"})

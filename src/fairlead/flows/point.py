@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # Seconds after which a flow that nobody ended is forgotten, where nothing lets it hold its tokens longer.
 LONGEST_UNENDED = 3600.0
+COSTS_MOVE = 5.0  # seconds between two moves of what the flows of a workload are taken to cost
 RECENT = 60.0  # seconds that an end counts for how fast things go
 FAILED, IGNORED, LOST = Outcome.FAILED, Outcome.IGNORED, Outcome.LOST
 NOWHERE = object()
@@ -375,7 +376,7 @@ class Point:
         if self._costs is not None:
             name = flow.workload[0]
             if name not in self._costs and len(self._costs) < MOST_WORKLOADS:
-                self._costs[name] = WindowMean()
+                self._costs[name] = WindowMean(refresh=COSTS_MOVE)
             if name in self._costs:
                 self._costs[name].add(latency, now)
         if self.learner is not None:

@@ -138,6 +138,7 @@ class WindowMean:
                 f"a mean needs 0 < refresh <= window in seconds; got {refresh!r}, {window!r}"
             )
         self._ring: Ring[list[float]] = Ring(ceil(window / refresh), refresh, lambda: [0.0, 0.0])
+        self._read: tuple[int | None, float | None] = (None, None)  # in which slot, and the mean
 
     def add(self, value: float, now: float) -> None:
         """Add a value."""
@@ -146,7 +147,13 @@ class WindowMean:
         slot[1] += 1
 
     def read(self, now: float) -> float | None:
-        """Tell the mean, or None if the window is empty."""
+        """Tell the mean, or None if the window is empty; summed up once a slot, for each flow may ask."""
+        tick = self._ring.tick(now)
+        if tick != self._read[0]:
+            self._read = tick, self._mean(now)
+        return self._read[1]
+
+    def _mean(self, now: float) -> float | None:
         total = count = 0.0
         for values, number in self._ring.complete(now):
             total += values
