@@ -11,7 +11,7 @@ from fairlead.flows.controllers import Decision
 from fairlead.flows.load import LoadControl
 from fairlead.flows.settings import Load
 from fairlead.flows.signals import PostedSignals
-from tests.flows.door import POINT, concurrency, config, point_of, quota, run, scheduler
+from tests.flows.door import POINT, concurrency, config, point_of, quota, run, scheduler, ticks
 
 HOUR = 3600.0
 
@@ -32,6 +32,22 @@ class TestRetryAfter:
             return refused.retry_after
 
         assert run(main()) == pytest.approx(0.1)
+
+    @pytest.mark.parametrize("waiters", [0, 5])
+    def test_of_a_quota_counts_those_who_wait_for_it(self, waiters: int):
+        """Who comes back sooner finds them before it."""
+
+        async def main() -> float | None:
+            flows = scheduler(quota=quota(1, 1))
+            await flows.start_flow(POINT)
+            waits = [asyncio.ensure_future(flows.start_flow(POINT)) for _ in range(waiters)]
+            await ticks()
+            refused = await flows.start_flow(POINT, timeout=0)
+            for task in waits:
+                await task
+            return refused.retry_after
+
+        assert run(main()) == pytest.approx(waiters + 1)
 
     def test_of_a_slot_after_a_quiet_hour_is_short(self):
         async def main() -> float | None:

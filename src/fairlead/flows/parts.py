@@ -237,6 +237,13 @@ class Parts:
         by = None if said is None else keyed(said.limit_by_label_key)
         return cast("InFlight", self.concurrency).used(None if by is None else by(flow))
 
+    def time_of(self, queued: float) -> float:
+        """Tell how long a quota takes to serve those who wait, a minute at most, where all ask of one bucket here."""
+        said = self.settings.quota
+        if said is None or self.shared or said.limit_by_label_key is not None:
+            return 0.0
+        return min(60.0, queued * said.interval / said.fill_amount)
+
     def expected_at(self, flow: Flow, now: float) -> float:
         """Tell when the ledger said that there would be more for a flow; now, if it has said nothing."""
         return self.quota.expected_at(flow, now) if isinstance(self.quota, LeasedTokens) else now

@@ -327,6 +327,7 @@ class Point:
         at = now if refusal is None else self.capacity.ready_at(flow, now, refusal)
         expected = self.parts.expected_at(flow, now)
         wait = max(at - now if at < inf else 0.0, expected - now if expected < inf else 0.0)
+        wait += self.parts.time_of(self.queued)
         if self.parts.leases and (shut := self.parts.shut_out(flow, now)) is not None:
             flow.shut, wait = shut, max(wait, RETRY)
         while self.finished and now - self.finished[0][0] > RECENT:
