@@ -308,7 +308,8 @@ def scope(**more: Any) -> dict[str, Any]:
 
 
 def test_default_labels():
-    middleware = FlowMiddleware(Application(), None, "one", headers=["X-API-Key", "user-agent"])
+    flows = FlowScheduler.from_config({"control_points": {"one": {}}})
+    middleware = FlowMiddleware(Application(), flows, "one", headers=["X-API-Key", "user-agent"])
     assert middleware.labels_of(scope()) == {
         "http.method": "GET",
         "http.target": "/a%20b?q=1",
