@@ -428,6 +428,64 @@ def test_what_could_not_be_read_is_not_followed():
 USERS = {"scheduler": {"fairness_label_key": "user"}}  # takes another gate
 
 
+async def drawn(flows: FlowScheduler) -> int:
+    """Take as many as there are."""
+    count = 0
+    while (await flows.start_flow("p", timeout=0)).should_run():
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize(
+    ("said", "reloaded_at", "expected"),
+    [
+        (quota(30, 10, delay_initial_fill=True), 0.1, {1: 0, 2: 0, 3: 0, 4: 10}),
+        (quota(30, 10, delay_initial_fill=True, continuous_fill=False), 0.1, {2.9: 0, 3: 10}),
+        (quota(10, 10, interval="60s", continuous_fill=False), 59.0, {60: 10, 119: 0, 120: 10}),
+        (quota(10, 10, interval="60s", continuous_fill=False), 90.0, {119: 10, 120: 10}),
+    ],
+    ids=["delayed", "delayed intervals", "intervals", "intervals, full"],
+)
+def test_a_bucket_fills_at_a_new_gate_when_it_would_have(said, reloaded_at, expected):
+    async def main():
+        flows = scheduler(quota=said)
+        assert await drawn(flows) == said["bucket_capacity"]
+        await until(reloaded_at)
+        before = point_of(flows)
+        flows.retune(loaded(quota=said, **USERS))
+        assert point_of(flows) is not before
+        for at, tokens in expected.items():
+            await until(at)
+            assert (at, await drawn(flows)) == (at, tokens)
+
+    run(main())
+
+
+def test_a_bucket_whose_delay_is_gone_fills_from_then_on():
+    async def main():
+        flows = scheduler(quota=quota(30, 10, delay_initial_fill=True))
+        assert await drawn(flows) == 30
+        flows.retune(loaded(quota=quota(30, 10)))
+        await until(1.0)
+        assert await drawn(flows) == 10
+
+    run(main())
+
+
+def test_a_bucket_is_idle_at_a_new_gate_since_it_was_used():
+    async def main():
+        said = quota(10, 1e-6, max_idle_time="60s")
+        flows = scheduler(quota=said)
+        assert await drawn(flows) == 10
+        await until(59.0)
+        flows.retune(loaded(quota=said, **USERS))
+        assert level(flows) < 1
+        await until(60.0)
+        assert level(flows) == 10
+
+    run(main())
+
+
 async def press(flows: FlowScheduler, seconds: float, rate: float = 20.0) -> None:
     """Ask at a rate, with a signal that says: too much."""
     for number in range(int(seconds * rate)):
