@@ -85,6 +85,65 @@ def test_waiters_ask_again_at_a_new_gate_in_their_order(how):
     run(main())
 
 
+@pytest.mark.parametrize("deeper", [{}, {"tenant_label_key": "tenant"}], ids=["in place", "moved"])
+def test_a_shorter_queue_drops_nobody_who_waits(deeper):
+    """It is for those who come: they are refused until as few wait as may."""
+
+    async def main():
+        flows = scheduler(**BEFORE, scheduler={"max_queue": 5})
+        holder = await flows.start_flow("p")
+        waiters = [await waiting(flows) for _ in range(5)]
+        flows.retune(loaded(**BEFORE, scheduler={"max_queue": 2, **deeper}))
+        await ticks()
+        assert point_of(flows).gate.waiting == 5
+        assert (await flows.start_flow("p")).reject_reason == "queue_full"
+        holder.end()
+        for waiter in waiters[:4]:
+            (await granted(waiter)).end()
+        last = await granted(waiters[4])
+        late = [await waiting(flows) for _ in range(2)]
+        assert (await flows.start_flow("p")).reject_reason == "queue_full"
+        last.end()
+        for waiter in late:
+            (await granted(waiter)).end()
+        balanced(flows)
+
+    run(main())
+
+
+def workload(name: str, priority: float, **more: Any) -> dict[str, Any]:
+    return {"name": name, "match_labels": {"tier": "paid"}, "priority": priority, **more}
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"workloads": [workload("paid", 10)]},
+        {"workloads": [workload("gold", 1)]},
+        {"workloads": []},
+        {"workloads": [workload("paid", 0)]},
+        {"workloads": [workload("paid", 10)], "workload_label_key": "tier"},
+    ],
+    ids=["priority", "name", "none any more", "priority 0", "named by a label"],
+)
+def test_nobody_new_passes_those_whose_workload_changed(after):
+    async def main():
+        flows = scheduler(**BEFORE, scheduler={"workloads": [workload("paid", 1)]})
+        holder = await flows.start_flow("p")
+        labels = {"tier": "paid"}
+        waiters = [await waiting(flows, labels) for _ in range(3)]
+        flows.retune(loaded(**BEFORE, scheduler=after))
+        waiters += [await waiting(flows, labels) for _ in range(3)]
+        assert holder.end()
+        for number, waiter in enumerate(waiters):
+            flow = await granted(waiter)
+            assert sum(other.done() for other in waiters) == number + 1
+            flow.end()
+        balanced(flows)
+
+    run(main())
+
+
 def test_who_moves_asks_in_the_order_it_came():
     """Not user by user, though the old gate had kept them so."""
 
@@ -383,12 +442,12 @@ def test_who_moves_and_leaves_before_it_wakes_leaves_nothing():
     """Granted, refused or in line at the new gate by then."""
 
     async def main():
-        flows = scheduler(concurrency=concurrency(1))
-        holder = await flows.start_flow("p")
-        waiters = [await waiting(flows) for _ in range(4)]
-        said = {"fairness_label_key": "user", "max_queue": 1}
-        flows.retune(loaded(concurrency=concurrency(2), scheduler=said))
-        assert point_of(flows).gate.waiting == 1
+        said = {"tokens_label_key": "tokens"}
+        flows = scheduler(concurrency=concurrency(3), scheduler=said)
+        holder = await flows.start_flow("p", {"tokens": "3"})
+        waiters = [await waiting(flows, {"tokens": tokens}) for tokens in "1311"]
+        flows.retune(loaded(concurrency=concurrency(4), quota=quota(2, 1e-6), scheduler=said))
+        assert point_of(flows).gate.waiting == 2  # one may go, and one never fits
         for waiter in waiters:
             waiter.cancel()
         await ticks()
