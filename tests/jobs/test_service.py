@@ -883,6 +883,48 @@ class TestEvents:
 
         assert go(main()) == ["run.failed", "run.completed"]
 
+    @pytest.mark.parametrize("most", [1, 1000])
+    def test_a_webhook_that_is_down_keeps_no_end_from_hooks(self, most, url, monkeypatch):
+        """Each hears of each end once; with more than are kept in mind, the rest when the webhook is back."""
+        monkeypatch.setattr(announcing, "AT_ONCE", 1)
+        monkeypatch.setattr(announcing, "MOST_HEARD", most)
+        up, tried, posted, heard = asyncio.Event(), asyncio.Semaphore(0), [], []
+        all_posted, all_heard = asyncio.Event(), asyncio.Event()
+
+        async def post(announcer, event):
+            if up.is_set():
+                posted.append(event["run"])
+                if len(posted) == 3:
+                    all_posted.set()
+            tried.release()
+            announcer._complained = not up.is_set()
+            return up.is_set()
+
+        def hear(event):
+            heard.append(event["run"])
+            if len(heard) == 3:
+                all_heard.set()
+
+        async def main():
+            jobs, double, *_ = small(url, webhook="http://127.0.0.1:1/")
+            jobs.on_event(hear)
+            async with jobs:
+                runs = [await jobs.submit(_one(double, n)) for n in range(3)]
+                for run in runs:
+                    await jobs.wait(run)
+                if most > 3:
+                    await all_heard.wait()
+                for _ in range(5):
+                    await tried.acquire()
+                up.set()
+                await all_posted.wait()
+                await all_heard.wait()
+            return [run.id for run in runs]
+
+        monkeypatch.setattr(announcing.Announcer, "_post", post)
+        runs = go(main())
+        assert sorted(heard, key=int) == sorted(posted, key=int) == runs
+
     def test_of_two_services_one_tells(self, url):
         async def main():
             told: list[str] = []
