@@ -19,6 +19,7 @@ from fairlead.errors import (
     UnknownRun,
 )
 from fairlead.jobs import Dag, Jobs, announcing, current_job, reading
+from fairlead.jobs.operating import Operations, schedule_of
 from fairlead.jobs.records import Missed
 
 QUICK: dict[str, Any] = {"lease": "2s", "sweep": "200ms", "poll": "100ms", "ack": "1s"}
@@ -475,6 +476,29 @@ class TestMistakes:
             await jobs.close()
 
         go(main())
+
+    def test_a_schedule_for_an_executor_that_nobody_declared_is_refused(self, url, caplog):
+        """When it is added; and one that came to be so submits nothing, and says why."""
+
+        async def main():
+            jobs = Jobs(url, executors={"default": 1}, **QUICK)
+
+            @jobs.task(executor="gpu")
+            async def draw():
+                pass
+
+            schedule = schedule_of("nightly", "* * * * *", task="draw")
+            with pytest.raises(ConfigError, match="'gpu', which nobody has declared"):
+                await Operations(jobs).put_schedule(schedule)
+            store = await jobs.store()
+            assert await store.schedules() == []
+            await store.put_schedule(schedule._replace(cursor=store.now() - 120))
+            async with jobs:
+                while "'nightly' does not fire: task 'draw'" not in caplog.text:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                return await store.runs()
+
+        assert go(main()) == []
 
     def test_a_task_that_names_no_executor_runs_beside_those_declared(self, url):
         async def main():

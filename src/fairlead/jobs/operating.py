@@ -13,6 +13,7 @@ from fairlead.config import shown, whole
 from fairlead.documents.reading import Problem, content_of, lines_of
 from fairlead.errors import BadFile, ConfigError, UnknownRun
 from fairlead.jobs.cron import checked
+from fairlead.jobs.executors.base import check_declared
 from fairlead.jobs.explaining import explain
 from fairlead.jobs.files import MOST_FILE_BYTES, run_of_content, run_of_file, source_of
 from fairlead.jobs.outcome import find_run, job_id, run_number
@@ -200,7 +201,8 @@ class Operations:
         store = await self.jobs.store()
         now = store.now()
         if known_tasks:
-            run_of_file(schedule.run, self.jobs.tasks, now=now)
+            run = run_of_file(schedule.run, self.jobs.tasks, now=now)
+            await check_declared(store, self.jobs.executors, [run])
         old = {one.name: one for one in await store.schedules()}.get(schedule.name)
         paused = schedule.paused if old is None else old.paused
         schedule = schedule._replace(cursor=now, paused=paused)
