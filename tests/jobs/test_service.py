@@ -559,6 +559,9 @@ class TestMistakes:
             {"tenants": {"a": {"wieght": 1}}},
             {"tenants": []},
             {"webhook": "ftp://x"},
+            {"webhook": "http://"},
+            {"webhook": "https:///path"},
+            {"webhook": "http://["},
             {"executors": {"ocr": 0}},
             {"executors": {"ocr": "wroker"}},
             {"leese": "5s"},
@@ -574,6 +577,15 @@ class TestMistakes:
     def test_addresses_are_checked_at_once(self, url):
         with pytest.raises(FairleadError):
             Jobs(url)
+
+    @pytest.mark.parametrize(
+        ("option", "meant"),
+        [("retires", "did you mean 'retries'"), ("foo", "there are name, executor, estimate")],
+    )
+    def test_an_option_that_a_task_does_not_have(self, url, option, meant):
+        options: Any = {option: 1}
+        with pytest.raises(ConfigError, match=f"a task has no option '{option}'; {meant}"):
+            Jobs(url).task(**options)
 
     def test_two_tasks_of_one_name(self, url):
         jobs, *_ = small(url)

@@ -20,7 +20,7 @@ from fairlead.jobs.estimates import Estimates
 from fairlead.jobs.executors.base import check_declared, specs_of
 from fairlead.jobs.files import runs_of
 from fairlead.jobs.outcome import Outcome, Run, find_run, outcome_of_rows, run_number
-from fairlead.jobs.registry import DEFAULT_EXECUTOR, Task, same, task_of
+from fairlead.jobs.registry import DEFAULT_EXECUTOR, Task, check_options, same, task_of
 from fairlead.jobs.scheduling import Scheduler
 from fairlead.jobs.settings import settings_of
 from fairlead.jobs.sla import KEEP, changed_sla, read_time
@@ -104,6 +104,7 @@ class Jobs:
 
     def task(self, fn: Any = None, /, **options: Any) -> Any:
         """Register a function that jobs may call, by its name."""
+        check_options(options)
 
         def register(fn: Any) -> Any:
             task = task_of(fn, **options)
