@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from itertools import count
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from fairlead.core import State
 from fairlead.errors import ConfigError, Misuse
 from fairlead.ledger.ledger import Ledger
 from fairlead.ledger.link import Call, Fault, Link, Script
+from fairlead.ledger.slots_lease import SlotsLease
 from tests.engines import Valkey, external, valkey
-from tests.flows.ledger_rig import Node, quota_node, slots_node, until
+from tests.flows.ledger_rig import Asker, Node, quota_node, slots_node, until
 from tests.sizes import FULL
 
 ROOT = Path(__file__).parents[2]
@@ -196,7 +197,7 @@ def test_nothing_is_left_for_ever_and_nothing_is_kept_after_a_stop(url: str, ser
             assert await client.pttl(key) > 0, key
         slots_script = Script("slots")
         ask = {"node": "me", "seq": 1, "limit": 10, "ttl": 2, "longest": 60, "settle": 2, "held": 0}
-        ask |= {"ahead": 0, "epoch": "", "claims": [["a", 1, 1, 10, 1, 1]]}
+        ask |= {"kept": 66, "ahead": 0, "epoch": "", "claims": [["a", 1, 1, 10, 1, 1]]}
         (answer,) = await link.run(
             [Call(slots_script, "fairlead:{ttl:in flight}:slots", (json.dumps(ask),))]
         )
@@ -285,6 +286,7 @@ class Books:
             defaults |= {"delay": False, "ttl": 1, "back": 0, "debit": 0, "spent": 0}
         else:
             defaults |= {"limit": 12, "ttl": 2, "longest": 60, "settle": 2, "held": 0, "epoch": ""}
+            defaults |= {"kept": 66}
         text = json.dumps(defaults | said)
         (answer,) = await self.link.run([Call(self.script, self.key, (text,))])
         if isinstance(answer, Fault):
@@ -431,6 +433,50 @@ def test_books_that_were_lost_lend_nothing_until_all_have_said_what_they_hold(ur
 
 
 # Concurrency
+
+
+def epoch_sent(lease: SlotsLease, now: float) -> str:
+    """What a lease would tell the ledger that it remembers, at an instant of its own."""
+    lease.capacity.look_at("in flight")
+    ((_, _, call),) = lease.calls("fairlead", "node", 1, now, sweep=False)
+    epoch: str = json.loads(call.args[0])["epoch"]
+    return epoch
+
+
+def test_books_are_kept_for_as_long_as_anybody_remembers_them(url: str):
+    """Books of an idle limit that went before its processes forgot them would be taken for lost."""
+
+    async def run() -> None:
+        async with slots_node(url, "kept", 10) as (node, ledger):
+            ticket = await node.ask(1.0)
+            assert ticket is not None
+            node.runtime.finish(ticket)
+            await until(lambda: not node.capacity.keys)  # type: ignore[attr-defined]
+            with redis.Redis.from_url(url) as client:
+                left = client.pttl("fairlead:{kept:in flight}:slots") / 1000
+            (lease,) = ledger.leases
+        assert isinstance(lease, SlotsLease)
+        node.runtime.offer(Asker(wait_until=inf))
+        now = ledger.now()
+        assert epoch_sent(lease, now), "a loss right after it would not be noticed"
+        for past in range(0, int(left), 1):
+            epoch = epoch_sent(lease, now + past)
+        assert not epoch
+
+    asyncio.run(run())
+
+
+def test_books_are_remembered_through_a_loss_however_long_it_lasts(url: str):
+    """Who could not ask meanwhile is the one that has to say that the books are not those it knew."""
+
+    async def run() -> None:
+        async with slots_node(url, "remembered", 10) as (node, ledger):
+            assert await node.ask(1.0) is not None
+            (lease,) = ledger.leases
+        assert isinstance(lease, SlotsLease)
+        assert epoch_sent(lease, ledger.now() + 100_000)
+
+    asyncio.run(run())
 
 
 def test_slots_are_used_and_wait_their_turn(url: str):
