@@ -383,6 +383,16 @@ def test_what_was_used_in_a_loss_is_taken_off_but_makes_no_debt(url: str):
     books(url, "quota", spent)
 
 
+def test_a_debt_larger_than_the_bucket_is_owed_in_full(url: str):
+    async def owed(quota: Books) -> None:
+        assert float((await quota.ask("a", debit=450))[3]) == pytest.approx(-350, abs=0.1)
+        assert float((await quota.ask("a", spent=30))[3]) == pytest.approx(-350, abs=0.1)
+        answer = await quota.ask("a", fill=10, claims=[["w", 1, 1, 1, 1, 1]])
+        assert float(answer[2]) == pytest.approx(35, abs=1)
+
+    books(url, "quota", owed)
+
+
 def test_room_in_flight_is_never_lent_twice_and_moves_to_whom_it_belongs(url: str):
     async def moves(slots: Books) -> None:
         hungry = [["w", 1, 1, 50, 1, 1]]

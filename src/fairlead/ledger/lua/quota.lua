@@ -61,7 +61,7 @@ end
 local beyond = ask.continuous and rate * 0.25 or math.max(0, edges - 1) * math.min(ask.fill, ask.capacity)
 local most = ask.capacity + math.min(waited, beyond)
 local level = math.min(most, state.level + gained + ask.back)
-level = math.max(-ask.capacity, level - ask.debit)
+level = level - ask.debit
 if ask.spent > 0 then level = math.max(math.min(level, 0), level - ask.spent) end
 local was_full = level >= ask.capacity - tiny
 local before = level
