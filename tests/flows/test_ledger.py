@@ -284,6 +284,7 @@ class Books:
         if self.script.name == "quota":
             defaults |= {"capacity": 100, "fill": 0.001, "interval": 1, "continuous": True}
             defaults |= {"delay": False, "ttl": 1, "back": 0, "debit": 0, "spent": 0}
+            defaults |= {"idle": 0}
         else:
             defaults |= {"limit": 12, "ttl": 2, "longest": 60, "settle": 2, "held": 0, "epoch": ""}
             defaults |= {"kept": 66}
@@ -391,6 +392,29 @@ def test_a_debt_larger_than_the_bucket_is_owed_in_full(url: str):
         assert float(answer[2]) == pytest.approx(35, abs=1)
 
     books(url, "quota", owed)
+
+
+def test_a_bucket_unused_for_its_idle_time_counts_as_full(url: str):
+    """For those too who wait and ask meanwhile: to wait is not to use."""
+
+    async def unused(quota: Books) -> None:
+        started = time.monotonic()
+        await quota.ask("a", ahead=60)
+        claims = [["w", 1, 1, 70, 70, 70]]
+        assert float((await quota.ask("b", claims=claims))[2]) > 1000
+        with redis.Redis.from_url(url) as client:
+            assert client.pttl(quota.key) > 60_000
+            answer = await quota.ask("b", idle=0.5, claims=claims)
+            assert float(answer[2]) <= 0.5
+            assert client.pttl(quota.key) < 3000
+        while not mail(answer):
+            assert time.monotonic() < started + 10
+            answer = await quota.ask("b", idle=0.5, claims=claims)
+        assert mail(answer) == {"w": 70}
+        assert time.monotonic() >= started + 0.49
+        assert float(answer[3]) == pytest.approx(30, abs=0.1)
+
+    books(url, "quota", unused)
 
 
 def test_room_in_flight_is_never_lent_twice_and_moves_to_whom_it_belongs(url: str):

@@ -39,6 +39,7 @@ class QuotaLease(Lease):
         interval: float,
         continuous_fill: bool,
         delay_initial_fill: bool,
+        max_idle_time: float,
         on_loss: LossPolicy,
         adjust: Adjust,
         lock: AbstractContextManager[Any] | None,
@@ -46,6 +47,7 @@ class QuotaLease(Lease):
         super().__init__(name, capacity, on_loss, adjust, lock)
         self.continuous_fill = continuous_fill
         self.delay_initial_fill = delay_initial_fill
+        self.max_idle_time = max_idle_time
         self._set(bucket_capacity, fill_amount, interval)
         # By key the level at the ledger, and when.
         self._known: dict[Hashable, tuple[float, float]] = {}
@@ -95,6 +97,7 @@ class QuotaLease(Lease):
             "interval": self.interval,
             "continuous": self.continuous_fill,
             "delay": self.delay_initial_fill,
+            "idle": self.max_idle_time if self.max_idle_time < inf else 0,
             "ttl": HEARD_FOR,
             "back": want.back,
             "debit": want.debit,
