@@ -307,7 +307,7 @@ def books(url: str, script: str, test: Any) -> None:
 
 
 def mail(answer: list[str]) -> dict[str, float]:
-    return dict(zip(answer[5::2], map(float, answer[6::2]), strict=True))
+    return dict(zip(answer[6::2], map(float, answer[7::2]), strict=True))
 
 
 def test_what_is_scarce_is_divided_by_weight_then_by_users_then_by_need(url: str):

@@ -185,7 +185,7 @@ if line then
 end
 
 local function text(number) return string.format('%.17g', number) end
-local reply = {'ok', text(ahead), text(wait), text(level), text(live)}
+local reply = {'ok', text(ahead), text(wait), text(level), text(live), text(math.max(0, state.at - now))}
 for label, tokens in pairs(mine.mail) do
   table.insert(reply, label)
   table.insert(reply, text(tokens))
