@@ -230,12 +230,14 @@ class TokenBucket(Capacity):
             self._buckets[key] = (held, at, bucket[2])
             self.opened.append(self._scope(key))
 
-    def set_level(self, level: float, now: float, key: Hashable = None) -> None:
-        """Say what a bucket holds now."""
+    def set_level(
+        self, level: float, now: float, key: Hashable = None, fills_from: float | None = None
+    ) -> None:
+        """Say what a bucket holds now, and if it does not fill from now on, from when."""
         key = self.name if self._by is None else key
         self._buckets.pop(key, None)
         if level < self.burst:
-            self._buckets[key] = (level, now, now)
+            self._buckets[key] = (level, now if fills_from is None else fills_from, now)
         self.opened.append(self._scope(key))
 
     # Books
