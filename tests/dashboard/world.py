@@ -121,6 +121,7 @@ def stream(t: float, seq: int, gate: dict[str, Any]) -> dict[str, Any]:
             "priority": priority,
             "weight": float(weight),
             "long_running": False,
+            "rank": 0,
             "dead_letter": None,
             "partitions": PARTITIONS,
             "lag": sum(lag(name, number) for number in range(PARTITIONS)),

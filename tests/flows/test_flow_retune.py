@@ -85,6 +85,65 @@ def test_waiters_ask_again_at_a_new_gate_in_their_order(how):
     run(main())
 
 
+@pytest.mark.parametrize("deeper", [{}, {"tenant_label_key": "tenant"}], ids=["in place", "moved"])
+def test_a_shorter_queue_drops_nobody_who_waits(deeper):
+    """It is for those who come: they are refused until as few wait as may."""
+
+    async def main():
+        flows = scheduler(**BEFORE, scheduler={"max_queue": 5})
+        holder = await flows.start_flow("p")
+        waiters = [await waiting(flows) for _ in range(5)]
+        flows.retune(loaded(**BEFORE, scheduler={"max_queue": 2, **deeper}))
+        await ticks()
+        assert point_of(flows).gate.waiting == 5
+        assert (await flows.start_flow("p")).reject_reason == "queue_full"
+        holder.end()
+        for waiter in waiters[:4]:
+            (await granted(waiter)).end()
+        last = await granted(waiters[4])
+        late = [await waiting(flows) for _ in range(2)]
+        assert (await flows.start_flow("p")).reject_reason == "queue_full"
+        last.end()
+        for waiter in late:
+            (await granted(waiter)).end()
+        balanced(flows)
+
+    run(main())
+
+
+def workload(name: str, priority: float, **more: Any) -> dict[str, Any]:
+    return {"name": name, "match_labels": {"tier": "paid"}, "priority": priority, **more}
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"workloads": [workload("paid", 10)]},
+        {"workloads": [workload("gold", 1)]},
+        {"workloads": []},
+        {"workloads": [workload("paid", 0)]},
+        {"workloads": [workload("paid", 10)], "workload_label_key": "tier"},
+    ],
+    ids=["priority", "name", "none any more", "priority 0", "named by a label"],
+)
+def test_nobody_new_passes_those_whose_workload_changed(after):
+    async def main():
+        flows = scheduler(**BEFORE, scheduler={"workloads": [workload("paid", 1)]})
+        holder = await flows.start_flow("p")
+        labels = {"tier": "paid"}
+        waiters = [await waiting(flows, labels) for _ in range(3)]
+        flows.retune(loaded(**BEFORE, scheduler=after))
+        waiters += [await waiting(flows, labels) for _ in range(3)]
+        assert holder.end()
+        for number, waiter in enumerate(waiters):
+            flow = await granted(waiter)
+            assert sum(other.done() for other in waiters) == number + 1
+            flow.end()
+        balanced(flows)
+
+    run(main())
+
+
 def test_who_moves_asks_in_the_order_it_came():
     """Not user by user, though the old gate had kept them so."""
 
@@ -383,12 +442,12 @@ def test_who_moves_and_leaves_before_it_wakes_leaves_nothing():
     """Granted, refused or in line at the new gate by then."""
 
     async def main():
-        flows = scheduler(concurrency=concurrency(1))
-        holder = await flows.start_flow("p")
-        waiters = [await waiting(flows) for _ in range(4)]
-        said = {"fairness_label_key": "user", "max_queue": 1}
-        flows.retune(loaded(concurrency=concurrency(2), scheduler=said))
-        assert point_of(flows).gate.waiting == 1
+        said = {"tokens_label_key": "tokens"}
+        flows = scheduler(concurrency=concurrency(3), scheduler=said)
+        holder = await flows.start_flow("p", {"tokens": "3"})
+        waiters = [await waiting(flows, {"tokens": tokens}) for tokens in "1311"]
+        flows.retune(loaded(concurrency=concurrency(4), quota=quota(2, 1e-6), scheduler=said))
+        assert point_of(flows).gate.waiting == 2  # one may go, and one never fits
         for waiter in waiters:
             waiter.cancel()
         await ticks()
@@ -426,6 +485,64 @@ def test_what_could_not_be_read_is_not_followed():
 
 
 USERS = {"scheduler": {"fairness_label_key": "user"}}  # takes another gate
+
+
+async def drawn(flows: FlowScheduler) -> int:
+    """Take as many as there are."""
+    count = 0
+    while (await flows.start_flow("p", timeout=0)).should_run():
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize(
+    ("said", "reloaded_at", "expected"),
+    [
+        (quota(30, 10, delay_initial_fill=True), 0.1, {1: 0, 2: 0, 3: 0, 4: 10}),
+        (quota(30, 10, delay_initial_fill=True, continuous_fill=False), 0.1, {2.9: 0, 3: 10}),
+        (quota(10, 10, interval="60s", continuous_fill=False), 59.0, {60: 10, 119: 0, 120: 10}),
+        (quota(10, 10, interval="60s", continuous_fill=False), 90.0, {119: 10, 120: 10}),
+    ],
+    ids=["delayed", "delayed intervals", "intervals", "intervals, full"],
+)
+def test_a_bucket_fills_at_a_new_gate_when_it_would_have(said, reloaded_at, expected):
+    async def main():
+        flows = scheduler(quota=said)
+        assert await drawn(flows) == said["bucket_capacity"]
+        await until(reloaded_at)
+        before = point_of(flows)
+        flows.retune(loaded(quota=said, **USERS))
+        assert point_of(flows) is not before
+        for at, tokens in expected.items():
+            await until(at)
+            assert (at, await drawn(flows)) == (at, tokens)
+
+    run(main())
+
+
+def test_a_bucket_whose_delay_is_gone_fills_from_then_on():
+    async def main():
+        flows = scheduler(quota=quota(30, 10, delay_initial_fill=True))
+        assert await drawn(flows) == 30
+        flows.retune(loaded(quota=quota(30, 10)))
+        await until(1.0)
+        assert await drawn(flows) == 10
+
+    run(main())
+
+
+def test_a_bucket_is_idle_at_a_new_gate_since_it_was_used():
+    async def main():
+        said = quota(10, 1e-6, max_idle_time="60s")
+        flows = scheduler(quota=said)
+        assert await drawn(flows) == 10
+        await until(59.0)
+        flows.retune(loaded(quota=said, **USERS))
+        assert level(flows) < 1
+        await until(60.0)
+        assert level(flows) == 10
+
+    run(main())
 
 
 async def press(flows: FlowScheduler, seconds: float, rate: float = 20.0) -> None:

@@ -225,6 +225,15 @@ def test_without_the_ledger_closed_starts_nothing_open_everything_local_by_its_b
         assert len(grant(gate, 1.0, 9)) == 9 - expected
 
 
+def test_the_bucket_that_stands_in_delays_its_fill_as_the_shared_one_does():
+    tokens = LeasedTokens(10)
+    gate = gate_on(tokens)
+    local = tokens.stand_in(1.0, 3, None, delay_initial_fill=True)
+    gate.adjust(Change("tokens", "lose", ("local", local)), 0.0)
+    assert running(offered(gate, 0.0, 9, workload="a")) == 3
+    assert gate.next_wakeup(0.0) == 4.0
+
+
 @pytest.mark.parametrize("tokens", [-1, nan, inf])
 def test_a_bad_grant_changes_nothing(tokens: float):
     capacity = LeasedTokens(10)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from itertools import count
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from fairlead.core import State
 from fairlead.errors import ConfigError, Misuse
 from fairlead.ledger.ledger import Ledger
 from fairlead.ledger.link import Call, Fault, Link, Script
+from fairlead.ledger.slots_lease import SlotsLease
 from tests.engines import Valkey, external, valkey
-from tests.flows.ledger_rig import Node, quota_node, slots_node, until
+from tests.flows.ledger_rig import Asker, Node, quota_node, slots_node, until
 from tests.sizes import FULL
 
 ROOT = Path(__file__).parents[2]
@@ -196,7 +197,7 @@ def test_nothing_is_left_for_ever_and_nothing_is_kept_after_a_stop(url: str, ser
             assert await client.pttl(key) > 0, key
         slots_script = Script("slots")
         ask = {"node": "me", "seq": 1, "limit": 10, "ttl": 2, "longest": 60, "settle": 2, "held": 0}
-        ask |= {"ahead": 0, "epoch": "", "claims": [["a", 1, 1, 10, 1, 1]]}
+        ask |= {"kept": 66, "ahead": 0, "epoch": "", "claims": [["a", 1, 1, 10, 1, 1]]}
         (answer,) = await link.run(
             [Call(slots_script, "fairlead:{ttl:in flight}:slots", (json.dumps(ask),))]
         )
@@ -283,8 +284,10 @@ class Books:
         if self.script.name == "quota":
             defaults |= {"capacity": 100, "fill": 0.001, "interval": 1, "continuous": True}
             defaults |= {"delay": False, "ttl": 1, "back": 0, "debit": 0, "spent": 0}
+            defaults |= {"idle": 0}
         else:
             defaults |= {"limit": 12, "ttl": 2, "longest": 60, "settle": 2, "held": 0, "epoch": ""}
+            defaults |= {"kept": 66}
         text = json.dumps(defaults | said)
         (answer,) = await self.link.run([Call(self.script, self.key, (text,))])
         if isinstance(answer, Fault):
@@ -304,7 +307,7 @@ def books(url: str, script: str, test: Any) -> None:
 
 
 def mail(answer: list[str]) -> dict[str, float]:
-    return dict(zip(answer[5::2], map(float, answer[6::2]), strict=True))
+    return dict(zip(answer[6::2], map(float, answer[7::2]), strict=True))
 
 
 def test_what_is_scarce_is_divided_by_weight_then_by_users_then_by_need(url: str):
@@ -381,6 +384,39 @@ def test_what_was_used_in_a_loss_is_taken_off_but_makes_no_debt(url: str):
     books(url, "quota", spent)
 
 
+def test_a_debt_larger_than_the_bucket_is_owed_in_full(url: str):
+    async def owed(quota: Books) -> None:
+        assert float((await quota.ask("a", debit=450))[3]) == pytest.approx(-350, abs=0.1)
+        assert float((await quota.ask("a", spent=30))[3]) == pytest.approx(-350, abs=0.1)
+        answer = await quota.ask("a", fill=10, claims=[["w", 1, 1, 1, 1, 1]])
+        assert float(answer[2]) == pytest.approx(35, abs=1)
+
+    books(url, "quota", owed)
+
+
+def test_a_bucket_unused_for_its_idle_time_counts_as_full(url: str):
+    """For those too who wait and ask meanwhile: to wait is not to use."""
+
+    async def unused(quota: Books) -> None:
+        started = time.monotonic()
+        await quota.ask("a", ahead=60)
+        claims = [["w", 1, 1, 70, 70, 70]]
+        assert float((await quota.ask("b", claims=claims))[2]) > 1000
+        with redis.Redis.from_url(url) as client:
+            assert client.pttl(quota.key) > 60_000
+            answer = await quota.ask("b", idle=0.5, claims=claims)
+            assert float(answer[2]) <= 0.5
+            assert client.pttl(quota.key) < 3000
+        while not mail(answer):
+            assert time.monotonic() < started + 10
+            answer = await quota.ask("b", idle=0.5, claims=claims)
+        assert mail(answer) == {"w": 70}
+        assert time.monotonic() >= started + 0.49
+        assert float(answer[3]) == pytest.approx(30, abs=0.1)
+
+    books(url, "quota", unused)
+
+
 def test_room_in_flight_is_never_lent_twice_and_moves_to_whom_it_belongs(url: str):
     async def moves(slots: Books) -> None:
         hungry = [["w", 1, 1, 50, 1, 1]]
@@ -431,6 +467,49 @@ def test_books_that_were_lost_lend_nothing_until_all_have_said_what_they_hold(ur
 
 
 # Concurrency
+
+
+def epoch_sent(lease: SlotsLease, now: float) -> str:
+    """What a lease would tell the ledger that it remembers, at an instant of its own."""
+    lease.capacity.look_at("in flight")
+    ((_, _, call),) = lease.calls("fairlead", "node", 1, now, sweep=False)
+    epoch: str = json.loads(call.args[0])["epoch"]
+    return epoch
+
+
+def test_books_are_kept_for_as_long_as_anybody_remembers_them(url: str):
+    """Books of an idle limit that went before its processes forgot them would be taken for lost."""
+
+    async def run() -> None:
+        async with slots_node(url, "kept", 10) as (node, ledger):
+            ticket = await node.ask(1.0)
+            assert ticket is not None
+            node.runtime.finish(ticket)
+            await until(lambda: not node.capacity.keys)  # type: ignore[attr-defined]
+            with redis.Redis.from_url(url) as client:
+                left = client.pttl("fairlead:{kept:in flight}:slots") / 1000
+            (lease,) = ledger.leases
+        assert isinstance(lease, SlotsLease)
+        node.runtime.offer(Asker(wait_until=inf))
+        now = ledger.now()
+        assert epoch_sent(lease, now), "a loss right after it would not be noticed"
+        sent = [epoch_sent(lease, now + past) for past in range(int(left))]
+        assert not sent[-1]
+
+    asyncio.run(run())
+
+
+def test_books_are_remembered_through_a_loss_however_long_it_lasts(url: str):
+    """Who could not ask meanwhile is the one that has to say that the books are not those it knew."""
+
+    async def run() -> None:
+        async with slots_node(url, "remembered", 10) as (node, ledger):
+            assert await node.ask(1.0) is not None
+            (lease,) = ledger.leases
+        assert isinstance(lease, SlotsLease)
+        assert epoch_sent(lease, ledger.now() + 100_000)
+
+    asyncio.run(run())
 
 
 def test_slots_are_used_and_wait_their_turn(url: str):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fairlead.capacities import LeasedSlots, LeasedTokens
+from fairlead.core import Ticket
 from fairlead.ledger.ledger import Ledger
 from tests.engines import Proxy, Valkey, proxy, valkey
 from tests.flows.ledger_rig import Node, flow_of, quota_node, slots_node, until
@@ -242,6 +243,26 @@ def test_in_a_loss_live_nodes_divide_the_rate_and_afterwards_they_pay(server: Va
             total, elapsed = one.admitted + other.admitted, time.monotonic() - started
             assert total <= 2 * BURST + RATE * elapsed + 5
             assert total >= 0.8 * RATE * elapsed
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_a_fill_that_was_put_off_is_put_off_in_a_loss_too(server: Valkey, continuous: bool):
+    async def run() -> None:
+        settings = {"continuous_fill": continuous, "delay_initial_fill": True}
+        name = f"put off {continuous}"
+        async with quota_node(server.url, name, 30, 10, 100.0, **settings) as (node, ledger):
+            assert await node.use(1.0, 30)
+            drawn_by = ledger.now()
+            await ledger.answered()
+            server.kill()
+            await until(lambda: ledger.lost)
+            tokens = node.capacity
+            assert isinstance(tokens, LeasedTokens)
+            first = tokens.expected_at(Ticket(), ledger.now())
+            due = 310.0 if continuous else 300.0
+            assert drawn_by + due - 5 <= first <= drawn_by + due + 5
 
     asyncio.run(run())
 

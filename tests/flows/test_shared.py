@@ -98,6 +98,19 @@ def test_what_a_scheduler_holds_comes_back_when_it_closes(config, point):
     assert asyncio.run(asyncio.wait_for(main(), 30))
 
 
+def test_a_bucket_unused_for_its_idle_time_is_full_again(config, point):
+    quota = {"bucket_capacity": 5, "fill_amount": 1, "interval": "24h", "max_idle_time": "0.5s"}
+    config["control_points"][point] = {"quota": quota}
+
+    async def main() -> list[bool]:
+        flows = FlowScheduler.from_config(config)
+        got = [await flows.start_flow(point, timeout=5) for _ in range(10)]
+        await flows.close()
+        return [flow.should_run() for flow in got]
+
+    assert asyncio.run(asyncio.wait_for(main(), 30)) == [True] * 10
+
+
 def test_a_thread_and_a_loop_share_one_limit(config, point):
     threads = SyncFlowScheduler.from_config(config)
     held = [threads.start_flow(point, timeout=0) for _ in range(3)]

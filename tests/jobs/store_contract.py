@@ -1451,7 +1451,7 @@ class StoreContract:
 
     # Schedules
 
-    async def test_a_schedule_is_kept_as_it_is_and_replaced_without_its_cursor(self, store: Store):
+    async def test_a_schedule_is_kept_as_it_is_and_replaced(self, store: Store):
         run = {"name": "nightly", "jobs": [{"name": "ü", "args": [1.5, None, {"a": []}]}]}
         schedule = Schedule("b", "0 3 * * *", "Europe/Berlin", run, "all", 1000.0, False)
         await store.put_schedule(schedule)
@@ -1459,10 +1459,22 @@ class StoreContract:
         assert await store.schedules() == [Schedule("a", "* * * * *", "UTC", {}), schedule]
         changed = schedule._replace(cron="0 4 * * *", misfire="skip", cursor=5.0, paused=True)
         await store.put_schedule(changed)
-        assert (await store.schedules())[1] == changed._replace(cursor=1000.0)
+        assert (await store.schedules())[1] == changed._replace(cursor=1000.0), "it never goes back"
         assert await store.drop_schedule("b")
         assert not await store.drop_schedule("b")
         assert [one.name for one in await store.schedules()] == ["a"]
+
+    async def test_only_other_ticks_move_the_cursor_of_a_schedule(self, store: Store):
+        schedule = Schedule("s", "0 3 * * *", "UTC", {}, cursor=1000.0)
+        await store.put_schedule(schedule)
+        for change, cursor in (
+            ({"run": {"name": "other"}, "misfire": "all"}, 1000.0),
+            ({"cron": "0 4 * * *"}, 3000.0),
+            ({"timezone": "Europe/Berlin"}, 4000.0),
+        ):
+            schedule = schedule._replace(cursor=schedule.cursor + 1000.0, **change)
+            await store.put_schedule(schedule)
+            assert await store.schedules() == [schedule._replace(cursor=cursor)]
 
     async def test_a_tick_fires_once_though_all_fire_it(self, store: Store):
         await store.put_schedule(Schedule("s", "* * * * *", "UTC", {}, cursor=60.0))

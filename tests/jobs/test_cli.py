@@ -257,6 +257,8 @@ class TestSettings:
         assert "weekly" in run("schedule", "list")[1]
         assert run("schedule", "pause", "weekly")[0] == 0
         assert "paused" in run("schedule", "list")[1]
+        changed = run("schedule", "add", "weekly", *weekly, "--args", "[22]")[1]
+        assert changed == "schedule weekly changed; it is paused\n"
         assert run("schedule", "resume", "weekly")[0] == 0
         assert run("schedule", "remove", "weekly")[0] == 0
         assert run("schedule", "remove", "weekly")[0] == 1

@@ -253,6 +253,9 @@ class TestTheRest:
             assert (said.status, said.json["run"]["jobs"][0]["args"]) == (200, [3])
             assert (await ask(app, "POST", "/v1/schedules/often/pause")).json["paused"] is True
             assert (await ask(app, "GET", "/v1/schedules/often")).json["next"] == []
+            said = await ask(app, "PUT", "/v1/schedules/often", {**body, "args": [4]})
+            assert (said.json["paused"], said.json["next"]) == (True, []), "a change wakes nothing"
+            assert (await ask(app, "GET", "/v1/schedules/often")).json["paused"] is True
             assert (await ask(app, "POST", "/v1/schedules/often/resume")).json["paused"] is False
             (one,) = (await ask(app, "GET", "/v1/schedules")).json["schedules"]
             assert one["name"] == "often"

@@ -19,6 +19,7 @@ from fairlead.errors import (
     UnknownRun,
 )
 from fairlead.jobs import Dag, Jobs, announcing, current_job, reading
+from fairlead.jobs.operating import Operations, schedule_of
 from fairlead.jobs.records import Missed
 
 QUICK: dict[str, Any] = {"lease": "2s", "sweep": "200ms", "poll": "100ms", "ack": "1s"}
@@ -476,6 +477,29 @@ class TestMistakes:
 
         go(main())
 
+    def test_a_schedule_for_an_executor_that_nobody_declared_is_refused(self, url, caplog):
+        """When it is added; and one that came to be so submits nothing, and says why."""
+
+        async def main():
+            jobs = Jobs(url, executors={"default": 1}, **QUICK)
+
+            @jobs.task(executor="gpu")
+            async def draw():
+                pass
+
+            schedule = schedule_of("nightly", "* * * * *", task="draw")
+            with pytest.raises(ConfigError, match="'gpu', which nobody has declared"):
+                await Operations(jobs).put_schedule(schedule)
+            store = await jobs.store()
+            assert await store.schedules() == []
+            await store.put_schedule(schedule._replace(cursor=store.now() - 120))
+            async with jobs:
+                while "'nightly' does not fire: task 'draw'" not in caplog.text:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                return await store.runs()
+
+        assert go(main()) == []
+
     def test_a_task_that_names_no_executor_runs_beside_those_declared(self, url):
         async def main():
             jobs, double, *_ = small(url, executors={"ocr": 1})
@@ -535,6 +559,9 @@ class TestMistakes:
             {"tenants": {"a": {"wieght": 1}}},
             {"tenants": []},
             {"webhook": "ftp://x"},
+            {"webhook": "http://"},
+            {"webhook": "https:///path"},
+            {"webhook": "http://["},
             {"executors": {"ocr": 0}},
             {"executors": {"ocr": "wroker"}},
             {"leese": "5s"},
@@ -550,6 +577,15 @@ class TestMistakes:
     def test_addresses_are_checked_at_once(self, url):
         with pytest.raises(FairleadError):
             Jobs(url)
+
+    @pytest.mark.parametrize(
+        ("option", "meant"),
+        [("retires", "did you mean 'retries'"), ("foo", "there are name, executor, estimate")],
+    )
+    def test_an_option_that_a_task_does_not_have(self, url, option, meant):
+        options: Any = {option: 1}
+        with pytest.raises(ConfigError, match=f"a task has no option '{option}'; {meant}"):
+            Jobs(url).task(**options)
 
     def test_two_tasks_of_one_name(self, url):
         jobs, *_ = small(url)
@@ -882,6 +918,48 @@ class TestEvents:
             return events
 
         assert go(main()) == ["run.failed", "run.completed"]
+
+    @pytest.mark.parametrize("most", [1, 1000])
+    def test_a_webhook_that_is_down_keeps_no_end_from_hooks(self, most, url, monkeypatch):
+        """Each hears of each end once; with more than are kept in mind, the rest when the webhook is back."""
+        monkeypatch.setattr(announcing, "AT_ONCE", 1)
+        monkeypatch.setattr(announcing, "MOST_HEARD", most)
+        up, tried, posted, heard = asyncio.Event(), asyncio.Semaphore(0), [], []
+        all_posted, all_heard = asyncio.Event(), asyncio.Event()
+
+        async def post(announcer, event):
+            if up.is_set():
+                posted.append(event["run"])
+                if len(posted) == 3:
+                    all_posted.set()
+            tried.release()
+            announcer._complained = not up.is_set()
+            return up.is_set()
+
+        def hear(event):
+            heard.append(event["run"])
+            if len(heard) == 3:
+                all_heard.set()
+
+        async def main():
+            jobs, double, *_ = small(url, webhook="http://127.0.0.1:1/")
+            jobs.on_event(hear)
+            async with jobs:
+                runs = [await jobs.submit(_one(double, n)) for n in range(3)]
+                for run in runs:
+                    await jobs.wait(run)
+                if most > 3:
+                    await all_heard.wait()
+                for _ in range(5):
+                    await tried.acquire()
+                up.set()
+                await all_posted.wait()
+                await all_heard.wait()
+            return [run.id for run in runs]
+
+        monkeypatch.setattr(announcing.Announcer, "_post", post)
+        runs = go(main())
+        assert sorted(heard, key=int) == sorted(posted, key=int) == runs
 
     def test_of_two_services_one_tells(self, url):
         async def main():

@@ -212,18 +212,32 @@ class TokenBucket(Capacity):
         self.opened.append(FULL)
 
     def inherit(self, former: TokenBucket, now: float) -> None:
-        """Begin with what the buckets of another hold, by the same keys, up to the burst; an adjustment."""
-        for key, bucket in former._buckets.items():
-            level, _ = former._filled(bucket, now)
-            if level < former.burst:
-                self.set_level(min(level, self.burst), now, key)
+        """Begin with what the buckets of another hold, by the same keys, up to the burst; an adjustment.
 
-    def set_level(self, level: float, now: float, key: Hashable = None) -> None:
-        """Say what a bucket holds now."""
+        What is full stays full.  Fills come when they would have come there, unless their intervals have another length
+        or they are no longer delayed: these count from now.
+        """
+        undelayed = former.delay_initial_fill and not self.delay_initial_fill
+        for name, bucket in former._buckets.items():
+            level, at = former._filled(bucket, now)
+            if undelayed:
+                at = min(at, now)
+            if self.interval != former.interval:
+                at = max(at, now)
+            key = self.name if self._by is None else name
+            held = self.burst if level >= former.burst else min(level, self.burst)
+            self._buckets.pop(key, None)  # they stay in order of use
+            self._buckets[key] = (held, at, bucket[2])
+            self.opened.append(self._scope(key))
+
+    def set_level(
+        self, level: float, now: float, key: Hashable = None, fills_from: float | None = None
+    ) -> None:
+        """Say what a bucket holds now, and if it does not fill from now on, from when."""
         key = self.name if self._by is None else key
         self._buckets.pop(key, None)
         if level < self.burst:
-            self._buckets[key] = (level, now, now)
+            self._buckets[key] = (level, now if fills_from is None else fills_from, now)
         self.opened.append(self._scope(key))
 
     # Books

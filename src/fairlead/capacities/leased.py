@@ -215,10 +215,18 @@ class LeasedTokens(Capacity, Leased):
         if not block.told and now >= block.dry_until:
             self._stir(key)  # it may have used what the others would have had
 
-    def stand_in(self, rate: float, burst: float, interval: float | None) -> TokenBucket:
+    def stand_in(
+        self, rate: float, burst: float, interval: float | None, delay_initial_fill: bool = False
+    ) -> TokenBucket:
         """Make the bucket that keeps these keys while the ledger is lost; costs above its burst leave a debt."""
         return TokenBucket(
-            rate, burst, by=self._by, interval=interval, oversize="debt", name=self.name
+            rate,
+            burst,
+            by=self._by,
+            interval=interval,
+            delay_initial_fill=delay_initial_fill,
+            oversize="debt",
+            name=self.name,
         )
 
     def inherit(self, former: LeasedTokens) -> None:

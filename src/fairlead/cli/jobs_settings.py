@@ -144,7 +144,8 @@ def add_schedule(
         if as_json:
             say_json(said)
             return 0
-        say(f"schedule {name} {'added' if said['new'] else 'changed'}; it fires next at")
+        done = f"schedule {name} {'added' if said['new'] else 'changed'}"
+        say(f"{done}; it is paused" if said["paused"] else f"{done}; it fires next at")
         for tick in said["next"]:
             say(f"  {moment(tick)}")
         return 0

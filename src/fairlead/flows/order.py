@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fairlead.policies import FIFO, Classes, FairQueue, Level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
 
     from fairlead.core.policy import Policy
     from fairlead.flows.settings import Scheduler
@@ -45,6 +46,16 @@ def order_of(settings: Scheduler) -> object:
     fair, tenants = settings.fairness_label_key, settings.tenant_label_key
     ceilings = tenants and (settings.tenants, settings.default_max_priority)
     return bool(fair), bool(tenants), ceilings, _has_zero(settings)
+
+
+@contextmanager
+def beyond_limit(policy: Policy) -> Iterator[None]:
+    """Let join meanwhile who takes no place of the line, or has one already, however many wait."""
+    limit, policy.limit = policy.limit, None
+    try:
+        yield
+    finally:
+        policy.limit = limit
 
 
 def _has_zero(settings: Scheduler) -> bool:

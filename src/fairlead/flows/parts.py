@@ -181,6 +181,7 @@ class Parts:
                 quota.continuous_fill,
                 quota.delay_initial_fill,
                 quota.on_redis_loss,
+                max_idle_time=_idle_time(quota),
                 adjust=adjust,
                 lock=lock,
             )
@@ -267,6 +268,7 @@ class Parts:
                 tokens = cast("QuotaLease", lease)
                 tokens.continuous_fill = quota.continuous_fill
                 tokens.delay_initial_fill = quota.delay_initial_fill
+                tokens.max_idle_time = _idle_time(quota)
                 tokens.set_policy(quota.on_redis_loss, now)
                 tokens.retune(quota.bucket_capacity, quota.fill_amount, quota.interval, now)
             elif lease.kind == CONCURRENCY and concurrency is not None:

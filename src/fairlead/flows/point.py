@@ -15,7 +15,7 @@ from fairlead.core.capacity import NEVER
 from fairlead.core.ticket import DONE, EXPIRED, REFUSED, RUNNING, UNSET, WAITING, WITHDRAWN, Outcome
 from fairlead.flows.counts import MOST_WORKLOADS, Counts
 from fairlead.flows.leavers import Leavers
-from fairlead.flows.order import order_of, policy_of
+from fairlead.flows.order import beyond_limit, order_of, policy_of
 from fairlead.flows.parts import CONCURRENCY, QUOTA, RETRY, Parts, keyed
 from fairlead.flows.signals import PostedSignals
 from fairlead.flows.window import WindowMean
@@ -103,7 +103,8 @@ class Point:
 
     def retune(self, settings: ControlPoint, now: float) -> bool:
         """Follow other settings with everybody who waits; False if they are too different for that."""
-        if order_of(settings.scheduler) != order_of(self.settings.scheduler):
+        said, former = settings.scheduler, self.settings.scheduler
+        if order_of(said) != order_of(former) or Resolver(said).regroups(self.gate.waiters()):
             return False
         changes = self.parts.retuned(settings, now)
         if changes is None:
@@ -144,7 +145,9 @@ class Point:
     def receive(self, flow: Flow) -> None:
         """Let a flow go on here that waited at the point before this one."""
         flow.move(self)
-        self.runtime.after(self.ask(flow, self.runtime.now()))
+        with beyond_limit(self.policy):
+            changed = self.ask(flow, self.runtime.now())
+        self.runtime.after(changed)
         if flow.state is not WAITING or not self.waits(flow):
             flow.told()
 
@@ -215,11 +218,8 @@ class Point:
         told = flow.state, flow.reason
         flow.renew()
         flow.wait_until = self.runtime.now() + patience
-        limit, self.policy.limit = self.policy.limit, None
-        try:
+        with beyond_limit(self.policy):
             self.runtime.offer(flow)
-        finally:
-            self.policy.limit = limit
         return told
 
     def stand_by(self, told: tuple[Any, Any], flow: Flow) -> None:

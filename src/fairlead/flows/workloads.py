@@ -10,13 +10,13 @@ import hashlib
 import unicodedata
 from collections import Counter
 from math import isfinite
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.flows.matchers import compiled, labels_read
 from fairlead.flows.settings import MOST_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from fairlead.flows.settings import Scheduler
 
@@ -72,6 +72,10 @@ class Resolver:
     def count_on_from(self, former: Resolver) -> None:
         """Share the counters of the resolver before this one."""
         self.bad_labels, self.missing_labels = former.bad_labels, former.missing_labels
+
+    def regroups(self, waiters: Iterable[Any]) -> bool:
+        """Tell whether a waiter's workload is another here: newcomers that are like it would not stand behind it."""
+        return any(self.parameters(flow.labels).workload != flow.workload for flow in waiters)
 
     def _test(self, labels: Labels) -> bool:
         return any(test(labels) for test, _ in self._workloads)

@@ -1,7 +1,8 @@
 """Telling the world: that a run has ended, that an SLA was missed.
 
 The end of a run is told to hooks and to the webhook at least once: it is marked as told only afterwards, and a webhook
-that does not answer is tried again.  A missed SLA is one event, marked in the store before it is told.
+that does not answer is tried again.  Meanwhile hooks go on: what they have heard is kept in mind until it is marked.  A
+missed SLA is one event, marked in the store before it is told.
 
 Whoever listens may be slow, or hang: events are told one at a time by a task of its own, which nobody waits for.
 """
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 ANSWER_LIMIT = 10.0  # seconds for a webhook
 AT_ONCE = 100
 LAST_WORDS = 5.0  # seconds for what is left to tell when a service stops
+MOST_HEARD = 10_000  # ends that hooks have heard of and the webhook has not
 MOST_MISSED = 1_000  # that wait to be told
 
 log = logging.getLogger("fairlead.jobs")
@@ -59,6 +61,10 @@ def miss_of(missed: Missed) -> dict[str, Any]:
     }
 
 
+def _end(run: RunRow) -> tuple[int, float | None]:
+    return run.dag, run.completed_on
+
+
 class Announcer:
     """Hooks and one webhook."""
 
@@ -66,6 +72,7 @@ class Announcer:
         self.webhook = webhook
         self.hooks: list[Callable[[dict[str, Any]], Any]] = []
         self._missed: deque[Missed] = deque()
+        self._heard: set[tuple[int, float | None]] = set()  # ends that hooks know
         self._leads: Callable[[], bool] = bool
         self._wake = asyncio.Event()
         self._stopping = False
@@ -164,22 +171,42 @@ class Announcer:
             await self.tell(miss_of(self._missed.popleft()))
 
     async def _tell_ends(self, store: Store) -> None:
-        """Tell the ends of runs that were not told yet."""
-        while self.wanted and self._leads() and (runs := await store.unannounced(AT_ONCE)):
+        """Tell the ends of runs that were not told yet; those after one that the webhook did not take to hooks only."""
+        answers = True
+        while self.wanted and self._leads():
+            limit = AT_ONCE + len(self._heard)
+            runs = await store.unannounced(limit)
+            if len(runs) < limit:  # that is all: forget those told by others, or started again
+                self._heard.intersection_update(map(_end, runs))
             told = []
             try:
                 for run in runs:
-                    if not (self._leads() and await self.tell(end_of(run))):
+                    if not (self._leads() and (answers or self._keeps())):
                         break
-                    told.append(run)
+                    event = end_of(run)
+                    if _end(run) not in self._heard:
+                        await self._call(event)
+                        self._heard.add(_end(run))
+                    answers = answers and await self._posted(event)
+                    if answers:
+                        told.append(run)
             finally:  # also when it is told to end while somebody hangs
                 if told:
                     await store.announced(told)
-            if len(told) < len(runs):
+                    self._heard.difference_update(map(_end, told))
+            if len(runs) < limit or not (answers or self._keeps()):
                 return
 
+    def _keeps(self) -> bool:
+        return bool(self.hooks) and len(self._heard) < MOST_HEARD
+
     async def tell(self, event: dict[str, Any]) -> bool:
-        """Tell an event to everybody; False if the webhook did not take it.  A hook that fails is only named."""
+        """Tell an event to everybody; False if the webhook did not take it."""
+        await self._call(event)
+        return await self._posted(event)
+
+    async def _call(self, event: dict[str, Any]) -> None:
+        """Call every hook; one that fails is only named."""
         for hook in self.hooks:
             try:
                 answer = hook(dict(event))
@@ -187,6 +214,8 @@ class Announcer:
                     await asyncio.wait_for(answer, ANSWER_LIMIT)
             except Exception as error:
                 log.error("hook %r failed on %s: %r", hook, event["event"], error)
+
+    async def _posted(self, event: dict[str, Any]) -> bool:
         return self.webhook is None or await self._post(event)
 
     async def _post(self, event: dict[str, Any]) -> bool:

@@ -102,7 +102,9 @@ class Metrics:
             yield _histogram(
                 "wait_seconds", "Seconds from ready to claimed.", scheduler.counts.waits
             )
-            yield _histogram("run_seconds", "Seconds that jobs ran.", scheduler.counts.runs)
+            yield _histogram(
+                "run_seconds", "Seconds that jobs ran in this process.", scheduler.counts.runs
+            )
             yield from _leader(scheduler, self._jobs.executors)
         if crew is not None:
             yield from _local(crew)
@@ -127,8 +129,13 @@ def _counters(counts: Counts) -> Iterator[Metric]:
     ):
         yield CounterMetricFamily(PREFIX + name, text, value=value)
     for name, text, label, values in (
-        ("ended", "Tries of jobs, by the state they led to.", "state", counts.ended),
-        ("runs_ended", "Runs that ended, by state.", "state", counts.runs_ended),
+        ("ended", "Tries that ended in this process, by state.", "state", counts.ended),
+        (
+            "runs_ended",
+            "Runs whose last job ended in this process, by state.",
+            "state",
+            counts.runs_ended,
+        ),
         ("sla_missed", "SLAs that were missed.", "sla", counts.missed),
     ):
         family = CounterMetricFamily(PREFIX + name, text, labels=[label])

@@ -13,6 +13,7 @@ from fairlead.config import shown, whole
 from fairlead.documents.reading import Problem, content_of, lines_of
 from fairlead.errors import BadFile, ConfigError, UnknownRun
 from fairlead.jobs.cron import checked
+from fairlead.jobs.executors.base import check_declared
 from fairlead.jobs.explaining import explain
 from fairlead.jobs.files import MOST_FILE_BYTES, run_of_content, run_of_file, source_of
 from fairlead.jobs.limits import limited
@@ -196,16 +197,22 @@ class Operations:
         return schedule_document(await self._schedule(store, name), store.now())
 
     async def put_schedule(self, schedule: Schedule, *, known_tasks: bool = True) -> dict[str, Any]:
-        """Add a schedule, or change it; what it runs is checked as a DAG file, if the tasks are known here."""
+        """Add a schedule, or change it; what it runs is checked as a DAG file, if the tasks are known here.
+
+        One that rests goes on resting; another cron or time zone counts from now.
+        """
         checked(schedule)
         store = await self.jobs.store()
         now = store.now()
         if known_tasks:
-            run_of_file(schedule.run, self.jobs.tasks, now=now)
-        old = {one.name for one in await store.schedules()}
-        await store.put_schedule(schedule._replace(cursor=now))
+            run = run_of_file(schedule.run, self.jobs.tasks, now=now)
+            await check_declared(store, self.jobs.executors, [run])
+        old = {one.name: one for one in await store.schedules()}.get(schedule.name)
+        paused = schedule.paused if old is None else old.paused
+        schedule = schedule._replace(cursor=now, paused=paused)
+        await store.put_schedule(schedule)
         self._look()
-        return {**schedule_document(schedule, now), "new": schedule.name not in old}
+        return {**schedule_document(schedule, now), "new": old is None}
 
     async def pause_schedule(self, name: str, paused: bool) -> dict[str, Any]:
         """Let a schedule rest, or go on."""

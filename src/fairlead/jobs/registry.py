@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +12,7 @@ from fairlead.config import seconds, shown, whole
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 DEFAULT_EXECUTOR = "default"
@@ -74,6 +75,16 @@ def task_of(
         seconds(retry_delay, f"retry_delay of task {called!r}", zero=True),
         None if timeout is None else seconds(timeout, f"timeout of task {called!r}"),
     )
+
+
+def check_options(options: Iterable[str]) -> None:
+    """Refuse names of options that no task has."""
+    known = list(task_of.__kwdefaults__ or ())
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name[:100], known, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise ConfigError(f"a task has no option {shown(name)}; {meant}")
 
 
 def same(one: Any, other: Any) -> bool:

@@ -17,10 +17,10 @@ from fairlead.core import Gate
 from fairlead.errors import ConfigError, Misuse, ShuttingDown, StoreUnavailable, UnknownRun
 from fairlead.jobs.announcing import Announcer
 from fairlead.jobs.estimates import Estimates
-from fairlead.jobs.executors.base import specs_of
+from fairlead.jobs.executors.base import check_declared, specs_of
 from fairlead.jobs.files import runs_of
 from fairlead.jobs.outcome import Outcome, Run, find_run, outcome_of_rows, run_number
-from fairlead.jobs.registry import DEFAULT_EXECUTOR, Task, same, task_of
+from fairlead.jobs.registry import DEFAULT_EXECUTOR, Task, check_options, same, task_of
 from fairlead.jobs.scheduling import Scheduler
 from fairlead.jobs.settings import settings_of
 from fairlead.jobs.sla import KEEP, changed_sla, read_time
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from fairlead.jobs.executors.base import ExecutorSpec
     from fairlead.jobs.graph import Dag
-    from fairlead.jobs.records import Ending, JobRow, NewRun, RunRow
+    from fairlead.jobs.records import Ending, JobRow, RunRow
     from fairlead.jobs.stores.base import Store
     from fairlead.runtime import MakeGate
 
@@ -104,6 +104,7 @@ class Jobs:
 
     def task(self, fn: Any = None, /, **options: Any) -> Any:
         """Register a function that jobs may call, by its name."""
+        check_options(options)
 
         def register(fn: Any) -> Any:
             task = task_of(fn, **options)
@@ -189,22 +190,11 @@ class Jobs:
         at = None if start_at is None else read_time(start_at, "start_at", now)
         learned = None if self.scheduler is None else self.scheduler.estimates.means()
         runs = runs_of(dags, self.tasks, now=now, start_at=at, estimates=learned)
-        await self._check_executors(store, runs)
+        await check_declared(store, self.executors, runs)
         submitted = await store.submit(runs, connection)
         if self.scheduler is not None:
             self.scheduler.look_soon()
         return [Run(str(one.dag), one.new) for one in submitted]
-
-    async def _check_executors(self, store: Store, runs: Sequence[NewRun]) -> None:
-        known = set(self.executors)
-        asked = {job.executor: job for run in runs for job in run.jobs}
-        if missing := set(asked) - known:
-            missing -= await store.executors()
-        for executor in sorted(missing):
-            raise ConfigError(
-                f"task {asked[executor].task!r} runs on executor {executor!r}, which nobody has declared: name it in "
-                f"Jobs(executors={{{executor!r}: …}}), or start fairlead worker --executor {executor}"
-            )
 
     async def wait(self, run: Any, timeout: Any = None) -> Outcome:
         """Wait for a run to end, well or not; `TimeoutError` if it takes longer than `timeout`."""
@@ -323,7 +313,7 @@ class Jobs:
             self.settings,
             crew,
             estimates,
-            upkeep=Upkeep(store, self.tasks, self._announcer),
+            upkeep=Upkeep(store, self.tasks, self._announcer, lambda: self.executors),
             on_ended=self._ended,
             gate=self.make_gate,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from fairlead.config import seconds, shown, told, whole
 from fairlead.errors import ConfigError
@@ -70,9 +71,7 @@ def settings_of(
         raise ConfigError(
             f"lease must be 200ms or more, for it is renewed three times in that; got {shown(lease)}"
         )
-    if webhook is not None and not (
-        isinstance(webhook, str) and webhook.startswith(("http://", "https://"))
-    ):
+    if webhook is not None and not _is_web_address(webhook):
         raise ConfigError("webhook must be an http:// or https:// address")  # it may be a secret
     return Settings(
         planner_of(planner),
@@ -124,3 +123,12 @@ def _tenants(value: Any) -> dict[str, TenantLimits]:
             None if most is None else whole(most, f"max_running of tenant {shown(name)}", 1),
         )
     return read
+
+
+def _is_web_address(value: Any) -> bool:
+    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
+        return False
+    try:
+        return bool(urlsplit(value).hostname)
+    except ValueError:
+        return False

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from fairlead.errors import FairleadError, StoreError
 from fairlead.jobs.cron import due
+from fairlead.jobs.executors.base import check_declared
 from fairlead.jobs.files import run_of_file
 from fairlead.jobs.records import NewRun
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from fairlead.jobs.announcing import Announcer
     from fairlead.jobs.records import Schedule
@@ -29,10 +30,17 @@ log = logging.getLogger("fairlead.jobs")
 class Upkeep:
     """Call it with the scheduler that leads, every sweep."""
 
-    def __init__(self, store: Store, tasks: Mapping[str, Task], announcer: Announcer) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tasks: Mapping[str, Task],
+        announcer: Announcer,
+        executors: Callable[[], Iterable[str]],
+    ) -> None:
         self._store = store
         self._tasks = tasks
         self._announcer = announcer
+        self._executors = executors
         self._archive_at = 0.0
         self._complaints: dict[str, str] = {}
 
@@ -61,6 +69,7 @@ class Upkeep:
                     await self._store.fire(schedule.name, passed, None)
                 for tick in ticks:
                     run = self._run_of(schedule, tick, now)
+                    await check_declared(self._store, self._executors(), [run])
                     fired |= await self._store.fire(schedule.name, tick, run) is not None
                 self._complaints.pop(schedule.name, None)
             except StoreError:

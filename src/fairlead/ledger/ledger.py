@@ -75,8 +75,7 @@ class Ledger:
         self.lost, self.losses = False, 0
         self.lost_for = 0.0  # seconds, all losses together
         self.fault = ""
-        self._clock = clock
-        self._url = url
+        self._clock, self._url = clock, url
         self._link = Link(url, self.now)
         self._nodes = Script("nodes")
         self._seq = 0
@@ -109,12 +108,13 @@ class Ledger:
         delay_initial_fill: bool = False,
         on_loss: LossPolicy = "local",
         *,
+        max_idle_time: float = inf,
         adjust: Adjust,
         lock: AbstractContextManager[Any] | None = None,
     ) -> QuotaLease:
         """Keep a token bucket (one per key of the capacity) in common under this name."""
         bucket = (bucket_capacity, fill_amount, interval, continuous_fill, delay_initial_fill)
-        return self._add(QuotaLease(name, capacity, *bucket, on_loss, adjust, lock))
+        return self._add(QuotaLease(name, capacity, *bucket, max_idle_time, on_loss, adjust, lock))
 
     def concurrency(
         self,

@@ -39,6 +39,7 @@ class QuotaLease(Lease):
         interval: float,
         continuous_fill: bool,
         delay_initial_fill: bool,
+        max_idle_time: float,
         on_loss: LossPolicy,
         adjust: Adjust,
         lock: AbstractContextManager[Any] | None,
@@ -46,8 +47,9 @@ class QuotaLease(Lease):
         super().__init__(name, capacity, on_loss, adjust, lock)
         self.continuous_fill = continuous_fill
         self.delay_initial_fill = delay_initial_fill
+        self.max_idle_time = max_idle_time
         self._set(bucket_capacity, fill_amount, interval)
-        # By key the level at the ledger, and when.
+        # By key the level at the ledger, and from when on it fills.
         self._known: dict[Hashable, tuple[float, float]] = {}
 
     def _set(self, bucket_capacity: float, fill_amount: float, interval: float) -> None:
@@ -95,6 +97,7 @@ class QuotaLease(Lease):
             "interval": self.interval,
             "continuous": self.continuous_fill,
             "delay": self.delay_initial_fill,
+            "idle": self.max_idle_time if self.max_idle_time < inf else 0,
             "ttl": HEARD_FOR,
             "back": want.back,
             "debit": want.debit,
@@ -111,10 +114,10 @@ class QuotaLease(Lease):
         if reply[0] == "stale":
             self.unsent(want)
             return
-        if len(reply) < 5:
+        if len(reply) < 6:
             raise Fault(f"a reply that is not ours: {reply!r:.200}")
-        ahead, wait, level, _ = numbers(reply[1:5])
-        mail = reply[5:]
+        ahead, wait, level, _, put_off = numbers(reply[1:6])
+        mail = reply[6:]
         granted = numbers(mail[1::2])
         if ahead < 0 or len(mail) % 2 or any(tokens < 0 for tokens in granted):
             raise Fault(f"a reply that is not ours: {reply!r:.200}")
@@ -124,7 +127,7 @@ class QuotaLease(Lease):
             marks[workload] = marks.get(workload, 0.0) + tokens
         if len(self._known) > MOST_KNOWN:
             self._known.clear()
-        self._known[want.key] = (level, now)
+        self._known[want.key] = (level, now + put_off)
         with self.guard():
             if wait >= 0:
                 poll_at = now + min(max(wait, pace), POLL_LATEST)
@@ -145,11 +148,11 @@ class QuotaLease(Lease):
             self._change("lose", self.on_loss, None)
             return
         rate, burst, interval = self._part()
-        local = self.capacity.stand_in(rate, burst, interval)
+        local = self.capacity.stand_in(rate, burst, interval, self.delay_initial_fill)
         for key, (level, at) in self._known.items():
-            filled = min(self.bucket_capacity, level + (now - at) * rate * live)
+            filled = min(self.bucket_capacity, level + max(0.0, now - at) * rate * live)
             own = self.capacity.level(key)
-            local.set_level(min(burst, max(0.0, filled / live + own)), now, key)
+            local.set_level(min(burst, max(0.0, filled / live + own)), now, key, max(now, at))
         self._change("lose", "local", local)
 
     def let_go(self, now: float) -> list[TokenWant]:

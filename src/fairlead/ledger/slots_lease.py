@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from fairlead.capacities.leased_slots import LeasedSlots
-    from fairlead.ledger.leases import Adjust, LossPolicy
+    from fairlead.ledger.leases import Adjust, Asked, LossPolicy
 
 SLOTS_LAST = 2.0  # seconds in which room may be used for new starts after it was renewed
 MARGIN = 0.1  # of that time: clocks of two machines run at different speeds
 SETTLE = 2.0  # seconds for all processes to say what they hold, after the books were lost
+REMEMBERED = 60.0  # seconds after which a process has forgotten books of which it has heard no more
 POLL_HOLDING = 0.05  # seconds after which a process that has its part asks again
 
 
@@ -43,7 +44,11 @@ class SlotsLease(Lease):
         super().__init__(name, capacity, on_loss, adjust, lock)
         self.max_concurrency = max_concurrency
         self.max_inflight_duration = max_inflight_duration
+        # The books by key that it heard of in this half of the time and in the one before.  It forgets before they
+        # expire, or books of a limit that was idle would be taken for lost; halves pass only while the ledger answers.
         self._epochs: dict[Hashable, str] = {}
+        self._earlier: dict[Hashable, str] = {}
+        self._half_ends_at = -inf
 
     def resize(self, max_concurrency: float) -> None:
         """Change the limit; it counts from the next exchange on."""
@@ -62,6 +67,12 @@ class SlotsLease(Lease):
     def probe(self) -> SlotWant:
         return SlotWant(self.failed_key, [], 0.0, self.capacity.used(self.failed_key))
 
+    def calls(self, prefix: str, node: str, seq: int, now: float, sweep: bool) -> list[Asked]:
+        if now >= self._half_ends_at:
+            self._epochs, self._earlier = {}, self._epochs
+            self._half_ends_at = now + REMEMBERED / 2
+        return super().calls(prefix, node, seq, now, sweep)
+
     def call(self, prefix: str, node: str, seq: int, want: SlotWant) -> Call:
         self.asked += want.ahead + sum(claim.tokens for claim in want.claims)
         ask = {
@@ -71,9 +82,10 @@ class SlotsLease(Lease):
             "ttl": SLOTS_LAST,
             "longest": min(self.max_inflight_duration, 864_000.0),
             "settle": SETTLE,
+            "kept": REMEMBERED * (1 + MARGIN),
             "held": want.held,
             "ahead": want.ahead,
-            "epoch": self._epochs.get(want.key, ""),
+            "epoch": self._epochs.get(want.key) or self._earlier.get(want.key, ""),
             "claims": self._claims(want.claims),
         }
         key = f"{prefix}:{{{self.name}:{label_of(want.key)}}}:slots"

@@ -16,9 +16,12 @@ from fairlead.errors import ConfigError
 from fairlead.jobs.registry import named
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from fairlead.jobs.context import CurrentJob
-    from fairlead.jobs.records import Claimed
+    from fairlead.jobs.records import Claimed, NewRun
     from fairlead.jobs.registry import Task
+    from fairlead.jobs.stores.base import Store
 
 KINDS = ("local", "threads", "processes", "worker", "ray")
 MOST_SLOTS = 10_000
@@ -89,6 +92,18 @@ def specs_of(executors: Any) -> dict[str, ExecutorSpec]:
             f'executors must map names to slots, such as {{"ocr": 4, "gpu": "worker"}}; got {shown(executors)}'
         )
     return {name: spec_of(name, value) for name, value in executors.items()}
+
+
+async def check_declared(store: Store, here: Iterable[str], runs: Sequence[NewRun]) -> None:
+    """Refuse runs with a job for an executor that is neither declared here nor was ever served elsewhere."""
+    asked = {job.executor: job for run in runs for job in run.jobs}
+    if missing := set(asked).difference(here):
+        missing -= await store.executors()
+    for executor in sorted(missing):
+        raise ConfigError(
+            f"task {asked[executor].task!r} runs on executor {executor!r}, which nobody has declared: name it in "
+            f"Jobs(executors={{{executor!r}: …}}), or start fairlead worker --executor {executor}"
+        )
 
 
 def _check_ray(options: dict[str, Any], where: str) -> None:

@@ -224,7 +224,7 @@ class Store(Protocol):
         """List schedules by name."""
 
     async def put_schedule(self, schedule: Schedule) -> None:
-        """Add or replace a schedule; its cursor is kept if it was there."""
+        """Add or replace a schedule.  Its cursor is kept if it was there; with another cron or zone it may move on."""
 
     async def drop_schedule(self, name: str) -> bool:
         """Remove a schedule; False if there is none."""

@@ -49,8 +49,11 @@ MAYBE_ACTIVE = """
 UNION SELECT unnest(c.dags) FROM fairlead.claims c"""
 PUT_SCHEDULE = """
 WITH told AS (INSERT INTO fairlead.news (settings) VALUES (true))
-INSERT INTO fairlead.schedules (name, cron, timezone, run, misfire, cursor, paused) VALUES ($1, $2, $3, $4, $5, $6, $7)
-ON CONFLICT (name) DO UPDATE SET cron = $2, timezone = $3, run = $4, misfire = $5, paused = $7"""
+INSERT INTO fairlead.schedules AS s (name, cron, timezone, run, misfire, cursor, paused)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (name) DO UPDATE SET cron = $2, timezone = $3, run = $4, misfire = $5, paused = $7, cursor =
+    CASE WHEN (s.cron, s.timezone) = (excluded.cron, excluded.timezone) THEN s.cursor
+    ELSE greatest(s.cursor, excluded.cursor) END"""
 
 
 class Operations:

@@ -167,11 +167,13 @@ def schedules(connection: sqlite3.Connection) -> list[Schedule]:
 
 
 def put_schedule(connection: sqlite3.Connection, schedule: Schedule) -> None:
-    """Add or replace a schedule, but keep its cursor."""
+    """Add or replace a schedule; new ticks count from the new cursor, unless that is the older one."""
     name, cron, timezone, run, misfire, cursor, paused = schedule
     connection.execute(
         "INSERT INTO schedules VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET cron = excluded.cron, "
-        "timezone = excluded.timezone, run = excluded.run, misfire = excluded.misfire, paused = excluded.paused",
+        "timezone = excluded.timezone, run = excluded.run, misfire = excluded.misfire, paused = excluded.paused, "
+        "cursor = CASE WHEN (cron, timezone) = (excluded.cron, excluded.timezone) THEN cursor "
+        "ELSE max(cursor, excluded.cursor) END",
         (name, cron, timezone, compact(run), misfire, cursor, paused),
     )
     tell(connection, settings=True)

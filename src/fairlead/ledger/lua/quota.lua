@@ -10,6 +10,7 @@ local ask = cjson.decode(ARGV[1])
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 local rate = ask.fill / ask.interval
+local idle = ask.idle > 0 and ask.idle or math.huge
 local tiny = 1e-9
 
 local state
@@ -23,11 +24,13 @@ if packed then
 else
   state = {kind = 'quota 1', level = ask.capacity, at = now, seen = now, clock = 0, classes = {}, nodes = {}}
 end
+state.used = state.used or now  -- in new books, and in those of an earlier version
 
 -- A clock set back takes everything with it, so that nothing lasts longer than it was meant to.
 if now < state.seen then
   local back = state.seen - now
   state.at = state.at - back
+  state.used = state.used - back
   for _, node in pairs(state.nodes) do node.till = node.till - back end
 end
 state.seen = now
@@ -35,6 +38,11 @@ state.seen = now
 local mine = state.nodes[ask.node]
 if mine and mine.seq >= ask.seq then
   return {'stale'}
+end
+
+-- What was not used for so long counts as full, whoever waits for it meanwhile.
+if now - state.used >= idle then
+  state.level, state.at, state.used = ask.capacity, now, now
 end
 
 -- Fill.  Those known to wait would have used what came beyond the capacity since, so it is not lost to them.
@@ -61,7 +69,7 @@ end
 local beyond = ask.continuous and rate * 0.25 or math.max(0, edges - 1) * math.min(ask.fill, ask.capacity)
 local most = ask.capacity + math.min(waited, beyond)
 local level = math.min(most, state.level + gained + ask.back)
-level = math.max(-ask.capacity, level - ask.debit)
+level = level - ask.debit
 if ask.spent > 0 then level = math.max(math.min(level, 0), level - ask.spent) end
 local was_full = level >= ask.capacity - tiny
 local before = level
@@ -155,6 +163,7 @@ if not line and ask.ahead > 0 and level > 0 then
   ahead = math.floor(math.min(ask.ahead, live == 1 and level or level / (2 * live)) + tiny)
   level = level - ahead
 end
+if level < before or ask.debit > 0 or ask.spent > 0 then state.used = now end
 if ask.delay and was_full and level < before then
   if ask.continuous then
     state.at = now + ask.capacity / rate
@@ -172,11 +181,11 @@ if line then
   else
     wait = state.at + math.ceil(lacking / ask.fill) * ask.interval - now
   end
-  wait = math.max(0, wait)
+  wait = math.max(0, math.min(wait, state.used + idle - now))
 end
 
 local function text(number) return string.format('%.17g', number) end
-local reply = {'ok', text(ahead), text(wait), text(level), text(live)}
+local reply = {'ok', text(ahead), text(wait), text(level), text(live), text(math.max(0, state.at - now))}
 for label, tokens in pairs(mine.mail) do
   table.insert(reply, label)
   table.insert(reply, text(tokens))
@@ -185,6 +194,6 @@ mine.mail = {}
 
 state.level = math.min(level, ask.capacity)
 local full_in = math.max(0, state.at - now) + (ask.capacity - state.level) / rate + ask.interval
-local kept = math.min(2592000, math.max(full_in, ask.ttl) + 1)
+local kept = math.min(2592000, math.max(math.min(full_in, state.used + idle - now), ask.ttl) + 1)
 redis.call('SET', KEYS[1], cmsgpack.pack(state), 'PX', string.format('%d', math.ceil(kept * 1000)))
 return reply

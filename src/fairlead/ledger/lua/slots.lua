@@ -150,7 +150,8 @@ local reply = {'ok', text(mine.held), text(target), text(#heard), state.epoch}
 for _, node in pairs(state.nodes) do node.part = nil end
 if mine.held <= 0 and #ask.claims == 0 and ask.ahead <= 0 then state.nodes[ask.node] = nil end
 
-local kept = 1
+-- Kept for longer than anybody remembers them: only what was lost is missed.
+local kept = ask.kept
 for _, node in pairs(state.nodes) do kept = math.max(kept, node.till - now) end
 kept = math.min(2592000, kept + 1)
 redis.call('SET', KEYS[1], cmsgpack.pack(state), 'PX', string.format('%d', math.ceil(kept * 1000)))
