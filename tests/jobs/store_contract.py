@@ -1010,8 +1010,19 @@ class StoreContract:
         told = await hand.end(dag, 0, COMPLETED, result="1")
         assert (told.ready, told.ended) == ([], [RunEnd(dag, CANCELLED)])
         jobs = await hand.store.jobs(dag)
-        assert [job.state for job in jobs] == [COMPLETED, SKIPPED, SKIPPED]
+        # The second had all it needs: nothing but the cancel kept it from running.
+        assert [job.state for job in jobs] == [COMPLETED, CANCELLED, SKIPPED]
         assert [job.waits for job in jobs] == [0, 0, 1]
+        assert await hand.store.states() == counted(completed=1, cancelled=1, skipped=1)
+
+    async def test_what_needs_a_job_that_a_cancel_stopped_stays_skipped(self, hand: Hand):
+        dag = await hand.submit({"a": [], "b": [], "both": ["a", "b"], "one": ["a"]})
+        await hand.claim(dag, 0, 1)
+        await hand.store.cancel(dag)
+        await hand.end(dag, 1, CANCELLED)
+        assert (await hand.end(dag, 0, COMPLETED, result="1")).ended == [RunEnd(dag, CANCELLED)]
+        assert await hand.states(dag) == [COMPLETED, CANCELLED, SKIPPED, CANCELLED]
+        assert await hand.store.states() == counted(completed=1, cancelled=2, skipped=1)
 
     async def test_a_run_that_was_cancelled_but_completed_has_completed(self, hand: Hand):
         dag = await hand.submit()
@@ -1133,6 +1144,21 @@ class StoreContract:
             await hand.do(dag, node)
         assert await hand.state(dag) == COMPLETED
 
+    async def test_a_retry_waits_for_a_start_that_is_still_ahead(self, hand: Hand):
+        now = hand.store.now()
+        ahead = await hand.submit(CHAIN, start_at=now + 500)
+        past = await hand.submit(start_at=now - 500)
+        for dag in (ahead, past):
+            await hand.store.cancel(dag)
+            assert await hand.store.retry(dag)
+        jobs = await hand.store.jobs(ahead)
+        assert [job.start_at for job in jobs] == pytest.approx([now + 500] * 3, abs=1e-3)
+        first, second = await hand.store.ready(None, 10)
+        assert first.ready_at == pytest.approx(now + 500, abs=1e-3)
+        assert await hand.claim(ahead, 0) == []
+        assert (second.dag, second.start_at) == (past, 0)
+        await hand.do(past, 0)
+
     async def test_there_is_nothing_to_retry_in_a_run_that_completed(self, hand: Hand):
         dag = await hand.submit()
         await hand.do(dag, 0)
@@ -1189,6 +1215,35 @@ class StoreContract:
         assert await hand.store.set_sla(dag, now + 400, None)
         assert await slas() == [(90, 90), (-10, None)]
         assert await told() == []
+
+    async def test_the_own_soft_sla_of_a_job_is_never_after_the_hard_one_of_its_run(
+        self, hand: Hand
+    ):
+        now = hand.store.now()
+        run = new_run(["a", "b", "c"], hard=now + 900)
+        jobs = (
+            run.jobs[0]._replace(soft=now + 200, hard=now + 900, own_sla=True),
+            run.jobs[1]._replace(soft=now + 50, hard=now + 900, own_sla=True),
+            run.jobs[2]._replace(soft=now + 200, hard=now + 300, own_sla=True),
+        )
+        (submitted,) = await hand.store.submit([run._replace(jobs=jobs)])
+
+        async def slas():
+            found = await hand.store.jobs(submitted.dag)
+            return [
+                (round((job.soft or 0) - now), None if job.hard is None else round(job.hard - now))
+                for job in found
+            ]
+
+        assert await hand.store.set_sla(submitted.dag, None, now + 100)
+        assert await slas() == [(100, 100), (50, 100), (200, 300)]
+        assert await hand.store.set_sla(submitted.dag, None, now - 5)
+        assert await slas() == [(-5, -5), (-5, -5), (200, 300)]
+        told = {(one.node, one.kind) for one in await hand.store.missed()}
+        assert told == {(0, "soft"), (1, "soft"), (None, "hard")}
+        assert await hand.store.set_sla(submitted.dag, None, None)
+        assert await slas() == [(-5, None), (-5, None), (200, 300)]
+        assert await hand.store.missed() == []
 
     async def test_a_missed_sla_is_told_once(self, hand: Hand):
         now = hand.store.now()

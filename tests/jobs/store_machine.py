@@ -106,6 +106,9 @@ class ModelRun:
         job.fence, job.cancelling = None, False
         if state == RETRY and self.paused:
             job.go(SUSPENDED)
+        for other in self.jobs:
+            if other.state == SKIPPED and not self.waits(other):
+                other.go(CANCELLED)  # nothing but a cancel kept it from running
 
 
 shapes = st.lists(st.integers(0, 2**6 - 1), min_size=1, max_size=6).map(

@@ -8,6 +8,7 @@ import pytest
 from fairlead.errors import UnknownRun
 from fairlead.jobs import Dag, Jobs, explaining, reading
 from fairlead.jobs.operating import Operations
+from fairlead.jobs.planners import GlobalPriorityExecutionPlanner, SJFSExecutionPlanner
 from fairlead.jobs.wording import LONGEST, roughly
 from tests.jobs.operations_rig import QUICK, database, go, until
 
@@ -253,6 +254,8 @@ def test_of_very_many_ready_jobs_only_so_many_are_read(url, monkeypatch):
 class Idle:
     """A planner that never plans."""
 
+    level = object()  # nobody else's affair
+
     def plan(self, jobs, slots, active_dags, recently_activated_dags=frozenset()):
         return []
 
@@ -272,10 +275,45 @@ def test_a_planner_that_leaves_it_out_is_named(url):
             return "the planner leaves it out" in found.sentence
 
         await until(left_out)
-        elsewhere = make(url, planner=Idle())
+        elsewhere = Jobs(url)
         found = await Operations(elsewhere).explain("1.0")
         assert (found.reason, idle in found.sentence) == ("planner", True)
+        assert (await Operations(elsewhere).planners())["planner"] == idle
         await elsewhere.close()
+
+    served(jobs, test)
+
+
+@pytest.mark.parametrize(
+    "planner",
+    [SJFSExecutionPlanner(), GlobalPriorityExecutionPlanner(level="critical_path")],
+)
+def test_the_planner_that_the_app_names_is_known_elsewhere(url, planner):
+    jobs = make(url, planner=planner)
+
+    @jobs.task(executor="ocr", estimate="1h")
+    async def study():
+        await asyncio.Event().wait()
+
+    async def test():
+        first = Dag("x")
+        first.add("read")
+        await jobs.submit(first)
+        await in_state(jobs, "1.0", "active")
+        # By urgency and length: 2, 3, 4; by length: 3, 2, 4; by what is left to do: 2, 4, 3.
+        for task, sla in (("study", "1h"), ("read", None), ("study", None)):
+            dag = Dag("x", hard_sla=sla)
+            dag.add(task)
+            await jobs.submit(dag)
+        for job in ("2.0", "3.0", "4.0"):
+            await until(lambda job=job: known(jobs, job))
+        for job in ("2.0", "3.0", "4.0"):
+            await said(jobs, job)
+        client = Jobs(jobs.url)
+        shown = await Operations(client).planners()
+        await client.close()
+        assert shown == await Operations(jobs).planners()
+        assert shown["planner"] == type(planner).__name__
 
     served(jobs, test)
 
@@ -296,6 +334,11 @@ def test_a_planner_that_cannot_be_imported_here_is_named(url):
         assert "planner of_the_scheduler:Mine orders what runs there" in found.sentence
 
     served(jobs, test)
+
+
+async def known(jobs, job):
+    """Tell whether the leader has heard of a job that waits for its executor."""
+    return (await Operations(jobs).explain(job)).reason == "executor_full"
 
 
 async def leads(jobs):

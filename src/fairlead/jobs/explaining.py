@@ -14,7 +14,7 @@ from fairlead.jobs.estimates import Estimates
 from fairlead.jobs.frontier import Frontier
 from fairlead.jobs.limits import limited
 from fairlead.jobs.outcome import find_run
-from fairlead.jobs.planning import name_of, planner_of
+from fairlead.jobs.planning import Elsewhere, name_of, planner_of
 from fairlead.jobs.reading import ready_pages
 from fairlead.jobs.states import (
     ACTIVE,
@@ -82,12 +82,6 @@ async def explain(
     if scheduler is None or not scheduler.leading:
         settings = limited(settings, await store.settings())
     return await _Case(store, settings, scheduler, run, rows).explained(rows[job[1]])
-
-
-class _Elsewhere(NamedTuple):
-    """A planner that cannot be imported here; where the scheduler runs it may be, so how it orders is not known."""
-
-    path: str
 
 
 class _Case:
@@ -311,9 +305,8 @@ class _Case:
     def _unranked(self, row: JobRow) -> str:
         """Say of a job that a user's planner may order what can be said without asking that planner."""
         planner = self.planners.get(row.executor) or self.planners.get("") or self.settings.planner
-        name = planner.path if isinstance(planner, _Elsewhere) else name_of(planner)
         return (
-            f"is ready for executor {row.executor!r}, and planner {name} orders what runs there; "
+            f"is ready for executor {row.executor!r}, and planner {name_of(planner)} orders what runs there; "
             f"what it leaves out runs all the same after {self.settings.max_withheld:g} s"
         )
 
@@ -354,7 +347,7 @@ class _Case:
                 try:
                     planners[name.partition(".")[2]] = planner_of(value)
                 except ConfigError:
-                    planners[name.partition(".")[2]] = _Elsewhere(value)
+                    planners[name.partition(".")[2]] = Elsewhere(value)
         return planners
 
 

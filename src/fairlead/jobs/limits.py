@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fairlead.jobs.planners import BUILT_IN, GlobalPriorityExecutionPlanner
+from fairlead.jobs.planning import Elsewhere, name_of
 from fairlead.jobs.settings import TenantLimits
 
 if TYPE_CHECKING:
@@ -28,7 +30,11 @@ def limits_of(settings: Settings) -> str:
     """Write what the leader goes by."""
     plain = {name: getattr(settings, name) for name in _PLAIN}
     tenants = {name: list(one) for name, one in settings.tenants.items()}
-    return json.dumps({**plain, "tenants": tenants, "pool": settings.pool})
+    planner: Any = settings.planner
+    # Of a user's own planner whatever is called a level is its own affair.
+    level = planner.level if type(planner) is GlobalPriorityExecutionPlanner else None
+    told = {"planner": name_of(planner), "level": level}
+    return json.dumps({**plain, "tenants": tenants, "pool": settings.pool, **told})
 
 
 def limited(settings: Settings, stored: Mapping[str, str]) -> Settings:
@@ -38,5 +44,15 @@ def limited(settings: Settings, stored: Mapping[str, str]) -> Settings:
     found = json.loads(stored[SETTING])
     tenants = {name: TenantLimits(*one) for name, one in found["tenants"].items()}
     plain = {name: found[name] for name in _PLAIN}
-    # A leader of an older version says nothing of pools.
+    # A leader of an older version says nothing of pools, or of its planner.
+    if "planner" in found:
+        plain["planner"] = _planner(found["planner"], found["level"])
     return settings._replace(**plain, tenants=tenants, pool=found.get("pool"))
+
+
+def _planner(name: str, level: str | None) -> Any:
+    """Make the leader's planner as far as it can be known here: one of its user's own is asked only where it leads."""
+    kind = BUILT_IN.get(name)
+    if kind is None:
+        return Elsewhere(name)
+    return GlobalPriorityExecutionPlanner(level) if level else kind()

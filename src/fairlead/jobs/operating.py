@@ -16,6 +16,7 @@ from fairlead.jobs.cron import checked
 from fairlead.jobs.executors.base import check_declared
 from fairlead.jobs.explaining import explain
 from fairlead.jobs.files import MOST_FILE_BYTES, run_of_content, run_of_file, source_of
+from fairlead.jobs.limits import limited
 from fairlead.jobs.outcome import find_run, job_id, run_number
 from fairlead.jobs.planning import name_of, planner_of
 from fairlead.jobs.records import Schedule
@@ -155,8 +156,11 @@ class Operations:
         """Tell which planner orders what: for all executors, and for those that have their own."""
         store = await self.jobs.store()
         settings = await store.settings()
+        scheduler = self.jobs.scheduler
+        leads = scheduler is not None and scheduler.leading
+        first = self.jobs.settings if leads else limited(self.jobs.settings, settings)
         return {
-            "planner": settings.get("planner", name_of(self.jobs.settings.planner)),
+            "planner": settings.get("planner", name_of(first.planner)),
             "executors": {
                 name.partition(".")[2]: value
                 for name, value in sorted(settings.items())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.config import shown
 from fairlead.errors import ConfigError
@@ -49,8 +49,16 @@ def planner_of(value: Any) -> ExecutionPlanner:
     return planner
 
 
+class Elsewhere(NamedTuple):
+    """A planner that is not here but where the scheduler runs, so how it orders is not known."""
+
+    path: str
+
+
 def name_of(planner: object) -> str:
     """Name a planner for people, and so that it can be loaded again."""
+    if isinstance(planner, Elsewhere):
+        return planner.path
     kind = type(planner)
     if kind.__module__.startswith("fairlead."):
         return kind.__name__

@@ -5,6 +5,7 @@
                    │     └─> failed, expired (timed out), cancelled
     created, retry <──> suspended       its run is paused
     created, retry, suspended ──> skipped (a dependency did not complete), cancelled
+    skipped ──> cancelled               its run was cancelled, and all it needs completed in spite of that
     failed, expired, cancelled, skipped ──> created      `retry` of the whole run
 
 A job is *ready* in created or retry with no dependency left; it is claimed when its `start_at` has come.
@@ -32,5 +33,6 @@ TRANSITIONS: dict[str, frozenset[str]] = {
     SUSPENDED: frozenset({CREATED, RETRY, SKIPPED, CANCELLED}),
     ACTIVE: frozenset({COMPLETED, RETRY, FAILED, EXPIRED, CANCELLED}),
     COMPLETED: frozenset(),
-    **dict.fromkeys((FAILED, EXPIRED, CANCELLED, SKIPPED), frozenset({CREATED})),
+    SKIPPED: frozenset({CREATED, CANCELLED}),
+    **dict.fromkeys((FAILED, EXPIRED, CANCELLED), frozenset({CREATED})),
 }

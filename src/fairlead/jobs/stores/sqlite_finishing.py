@@ -138,6 +138,7 @@ def finish(
     paused: list[int] = []
     promised: list[int] = []  # jobs with an SLA of their own
     unblocked: dict[int, int] = {}  # job -> how many of its dependencies completed
+    late: list[int] = []  # dependents of what completed though its run was cancelled
     fruitless: list[int] = []  # jobs that now will never run
     again: list[int] = []
     for ending in endings:
@@ -162,6 +163,8 @@ def finish(
             if state == COMPLETED:
                 for child in following:
                     unblocked[child] = unblocked.get(child, 0) + 1
+                if cancelling:
+                    late += following
             else:
                 fruitless += following
         if state == COMPLETED:
@@ -175,6 +178,8 @@ def finish(
         suspend(connection, paused, tally)
     if unblocked:
         again += unblock(connection, unblocked, now)
+    if late:
+        cancel_skipped(connection, late, tally)
     if fruitless:
         promised += skip(connection, fruitless, tally, now)
     if promised:
@@ -249,6 +254,17 @@ def unblock(connection: sqlite3.Connection, counted: dict[int, int], now: float)
         (now, changes),
     )
     return list(counted)
+
+
+def cancel_skipped(connection: sqlite3.Connection, keys: list[int], tally: Tally) -> None:
+    """Call cancelled what a cancel skipped and now has all it needs; in its run it counts as that already."""
+    changed = connection.execute(
+        f"UPDATE jobs SET state = 'cancelled' WHERE {AMONG} AND jobs.state = 'skipped' AND waits = 0",
+        (compact(keys),),
+    ).rowcount
+    states = tally.states
+    states[SKIPPED] = states.get(SKIPPED, 0) - changed
+    states[CANCELLED] = states.get(CANCELLED, 0) + changed
 
 
 def skip(

@@ -28,6 +28,7 @@ from fairlead.jobs.stores.sqlite_rows import (
     gathered,
     job_row,
     key_of,
+    not_before,
     run_row,
     tell,
 )
@@ -188,11 +189,13 @@ def resume(connection: sqlite3.Connection, dag: int) -> bool:
 def retry(connection: sqlite3.Connection, dag: int, now: float) -> bool:
     """Begin an ended run again with what did not complete."""
     row = connection.execute(
-        "SELECT 1 FROM dags WHERE id = ? AND completed_on IS NOT NULL AND state <> 'completed'",
+        "SELECT start_at FROM dags WHERE id = ? AND completed_on IS NOT NULL AND state <> 'completed'",
         (dag,),
     ).fetchone()
     if row is None:
         return False
+    # A start that was asked for and is still ahead holds for the new attempts, too.
+    start_at = not_before(row[0]) if row[0] is not None and row[0] > now else 0
     rows = gathered(
         connection,
         "json_array(id, state, needs)",
@@ -206,16 +209,16 @@ def retry(connection: sqlite3.Connection, dag: int, now: float) -> bool:
     for key, state, needs in rows:
         if state != COMPLETED:
             waits = sum(node not in done for node in json.loads(needs or "[]"))
-            fresh.append((key, waits, None if waits else now))
+            fresh.append((key, waits, None if waits else max(now, start_at)))
             moved[state] = moved.get(state, 0) - 1
             moved[CREATED] += 1
     connection.execute(
         "UPDATE jobs SET state = 'created', waits = json_extract(value, '$[1]'), "
-        "ready_at = json_extract(value, '$[2]'), start_at = 0, attempts = 0, crashes = 0, worker = NULL, acked = 0, "
+        "ready_at = json_extract(value, '$[2]'), start_at = ?, attempts = 0, crashes = 0, worker = NULL, acked = 0, "
         "claimed_at = NULL, started_at = NULL, completed_on = NULL, error = NULL, "
         "soft_due = iif(own_sla AND NOT told & 1, soft, NULL), hard_due = iif(own_sla AND NOT told & 2, hard, NULL) "
         "FROM json_each(?) WHERE jobs.id = json_extract(value, '$[0]')",
-        (compact(fresh),),
+        (start_at, compact(fresh)),
     )
     connection.execute(
         f"UPDATE dags SET state = {GOES_ON}, left = ?, failed = 0, cancelled = 0, "
@@ -245,7 +248,7 @@ def set_sla(
             "hard_due = iif(completed_on IS NULL, ?2, NULL) WHERE id = ?3",
             (soft, hard, dag),
         )
-        # A job with one SLA of its own has the other of its run, but never a soft one after its own hard one.
+        # A job with one SLA of its own has the other of its run, but never a soft one after a hard one.
         own_hard = "own_sla AND hard IS NOT ? AND hard < ?"
         connection.execute(
             f"UPDATE jobs SET soft = iif({own_hard}, hard, ?), soft_due = iif({own_hard}, hard, NULL) "
@@ -253,8 +256,10 @@ def set_sla(
             (old[1], soft, soft, old[1], soft, dag, dag, old[0]),
         )
         connection.execute(
-            f"UPDATE jobs SET hard = ?, hard_due = NULL WHERE {OF_RUN} AND (NOT own_sla OR hard IS ?)",
-            (hard, dag, dag, old[1]),
+            "UPDATE jobs SET hard = ?, hard_due = NULL, soft = iif(soft > ?, ?, soft), "
+            "soft_due = iif(soft_due > ?, ?, soft_due) "
+            f"WHERE {OF_RUN} AND (NOT own_sla OR hard IS ?)",
+            (hard, hard, hard, hard, hard, dag, dag, old[1]),
         )
     else:
         if not 0 <= node <= NODE or dag >> (62 - SHIFT):
