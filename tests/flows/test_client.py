@@ -469,6 +469,9 @@ def test_bad_questions_are_mistakes_of_the_caller(timeout):
     with pytest.raises(ConfigError, match="mapping"):
         client.flow("one", ["tier=paid"])  # type: ignore[arg-type]
     for kind in (FlowClient, SyncFlowClient):
-        for bad in ("127.0.0.1:80", "http://", 8088):
+        for bad in ("127.0.0.1:80", "http://", "http://here:port", "http://here:99999", 8088):
             with pytest.raises(ConfigError, match="http"):
                 kind(bad)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError) as broken:
+            kind("http://me:s3cr3t/x@here")
+        assert "s3cr3t" not in str(broken.value)

@@ -10,7 +10,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from fairlead.config import shown
+from fairlead.config import hide_password, is_readable, shown
 from fairlead.errors import ConfigError, Misuse, NeverFits, Refused, WaitedTooLong
 from fairlead.flows.flow import bad_status, read_labels
 from fairlead.flows.settings import MOST_TOKENS
@@ -195,10 +195,11 @@ class Asking:
 
 def read_url(url: Any) -> SplitResult:
     """Read where a service is."""
-    parts = urlsplit(url) if isinstance(url, str) else None
+    parts = urlsplit(url) if isinstance(url, str) and is_readable(url) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        given = shown(hide_password(url) if isinstance(url, str) else url)
         raise ConfigError(
-            f"the service is at an http or https URL, like http://127.0.0.1:8088; got {shown(url)}"
+            f"the service is at an http or https URL, like http://127.0.0.1:8088; got {given}"
         )
     return parts
 
