@@ -201,9 +201,12 @@ class Admission:
 
     def pool(self, model: str | None) -> Pool | None:
         """Tell the pool of a request; None if nobody serves its model."""
+        fleet = self._fleet
+        if fleet is None or not fleet.lists_models:  # everybody serves everything
+            return self.pools.get(ONLY)
         name: str | None = ONLY
-        if self._fleet is not None and not (self.plain and self._fleet.empty):
-            name = self._fleet.pool_of(model)
+        if not (self.plain and fleet.empty):
+            name = fleet.pool_of(model)
         if self.plain and (name is not None or model is None):
             name = ONLY
         return None if name is None else self.pools.get(name)

@@ -223,11 +223,11 @@ class Exchange(LeanTicket):
         kind = message["type"]
         if self.streaming:
             if kind in DATA and not message.get("more_body", False):
-                return self._send_last(message)
+                return self._send_data(message)
         elif self.body is not None and self.unanswerable:
             return _nothing()
         elif kind in DATA:
-            return self._send_first(message)
+            return self._send_data(message)
         elif kind == "http.response.start":
             if not self.answering:
                 self.status = message["status"]
@@ -242,7 +242,8 @@ class Exchange(LeanTicket):
         sending: Awaitable[None] = self.raw_send(message)
         return sending
 
-    async def _send_first(self, message: Any) -> None:
+    async def _send_data(self, message: Any) -> None:
+        """Send the first of the body, or the last, or what is both."""
         last = not message.get("more_body", False)
         if not self.streaming:  # else it was asked to send before another's first byte had gone
             pool = self.pool_of_slots
@@ -255,18 +256,13 @@ class Exchange(LeanTicket):
             self.metrics.first_byte[self.rank].observe(pool.runtime.clock() - self.started_at)
             if self.head is not None:
                 await self.raw_send(self.head)
-        if last:
-            await self._send_last(message)
-        else:
-            await self.raw_send(message)
-
-    async def _send_last(self, message: Any) -> None:
-        if len(message.get("body", b"")) > AT_ONCE:
+        if last and len(message.get("body", b"")) > AT_ONCE:
             # A server waits for a slow client before it writes, not after: the slot is held until this has drained.
             await self.raw_send({**message, "more_body": True})
             message = {"type": "http.response.body"}
         await self.raw_send(message)
-        self.end(COMPLETED if self.status < 500 else FAILED)
+        if last:
+            self.end(COMPLETED if self.status < 500 else FAILED)
 
     def waited(self) -> float:
         """Tell how long it has waited for a slot."""

@@ -31,7 +31,10 @@ class Failure(NamedTuple):
 def own_path(scope: Any) -> str:
     """Tell the path as the application knows it: without what it is mounted under, which ASGI puts before it."""
     path: str = scope["path"]
-    root: str = scope.get("root_path", "").rstrip("/")
+    root: str = scope.get("root_path", "")
+    if not root:
+        return path
+    root = root.rstrip("/")
     return path[len(root) :] if root and path.startswith(root + "/") else path
 
 

@@ -283,15 +283,17 @@ class Classes(Policy):
             self._starving_at = -inf
 
     def charge(self, ticket: Ticket, amount: float, now: float) -> None:
-        if not 0 <= ticket.rank <= self._top:
-            raise self._unknown(ticket.rank)
-        queue = self._queues[ticket.rank]
+        rank = ticket.rank
+        if not 0 <= rank <= self._top:
+            raise self._unknown(rank)
+        queue = self._queues[rank]
         if amount > 0 and ticket.started_at == inf:
             self._since += 1
             self._last_dispatch = now
         if queue.charges:
             queue.charge(ticket, amount, now)
-            self._note_head(ticket.rank, now)
+            if self._sizes[rank]:
+                self._note_head(rank, now)
 
     def head(self, now: float) -> Ticket | None:
         for rank in range(self._top, -1, -1):
