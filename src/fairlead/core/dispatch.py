@@ -13,12 +13,13 @@ from fairlead.core.deadlines import Deadlines
 from fairlead.core.eviction import Evictions
 from fairlead.core.part import claim
 from fairlead.core.policy import Policy, title
+from fairlead.core.preemption import Preempting
 from fairlead.core.scopes import Scopes
-from fairlead.core.ticket import EVICTED, EXPIRED, REFUSED, RUNNING, WAITING, Evicted, Outcome
+from fairlead.core.ticket import EVICTED, EXPIRED, REFUSED, RUNNING, WAITING, Outcome
 from fairlead.errors import FairleadError, PolicyError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Hashable
 
     from fairlead.core.capacity import Capacity
     from fairlead.core.policy import Admit
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 GONE = object()
 
 
-class Dispatcher:
+class Dispatcher(Preempting):
     """The state of a gate and the moves of its tickets; `Gate` adds the verbs."""
 
     def __init__(self, policy: Policy, capacity: Capacity, *, reserve_after: float = inf) -> None:
@@ -191,6 +192,12 @@ class Dispatcher:
         if ticket in self._untold:
             self._untold.remove(ticket)
 
+    def _recant(self, tickets: list[Ticket], now: float, error: Exception) -> None:
+        """The same for all that were offered at once."""
+        for ticket in tickets:
+            self._retract(ticket, now, error)
+            ticket.state = REFUSED
+
     def _stopped_waiting(self, ticket: Ticket, now: float) -> None:
         """A ticket starts or leaves: the scopes it closed, if any, may be asked for by the next."""
         self.waiting -= 1
@@ -224,16 +231,11 @@ class Dispatcher:
             try:
                 ticket = policy.pick(self._asker, now)
             except Exception as error:
-                self._undo(now, changed)
-                if isinstance(error, FairleadError):
-                    raise
-                raise PolicyError(f"{title(self.policy)} raised {error!r} in pick") from error
+                self._misled(error, now, changed)
             if ticket is None and not admitted:
                 break
             if ticket is None or len(admitted) != 1 or admitted[0] is not ticket:
-                wrong = f"returned {ticket!r} though {admitted or 'nobody'} was admitted"
-                self._undo(now, changed)
-                raise PolicyError(f"{title(self.policy)} {wrong}")
+                self._misled(ticket, now, changed)
             admitted.clear()
             if counted is not None:
                 counted.used = used = counted.used + 1
@@ -251,6 +253,39 @@ class Dispatcher:
             changed.append(ticket)
             if capacity.opened:
                 self._scopes.see_opened(now)
+
+    def _hand_over(self, now: float, changed: list[Ticket]) -> bool:
+        """Let the one slot that comes free go to the next as it is; False: it is to be given back first.
+
+        All slots are in use, and nothing is due.  What follows is one turn of `_dispatch`: benchmarks/tasks.py.
+        """
+        if self._hunting or self._claims:
+            return False
+        admitted = self._admitted
+        ticket: Any
+        try:
+            ticket = self.policy.pick(self._asker, now)
+        except Exception as error:
+            ticket = error
+        if len(admitted) != 1 or admitted[0] is not ticket:
+            if ticket is None and not admitted:
+                return False  # all are withheld
+            self._counted.used -= 1
+            self._full = False
+            self._misled(ticket, now, changed)
+        admitted.clear()
+        ticket.state = RUNNING
+        ticket.started_at = now
+        self.holders[ticket] = False
+        changed.append(ticket)
+        if self._notes:
+            self._stopped_waiting(ticket, now)
+        else:
+            self.waiting -= 1
+        if ticket.evictable or ticket.hold_until < inf:
+            self._watch(ticket)
+            self._settle(now, changed)
+        return True
 
     def _admit(self, ticket: Ticket) -> Hashable | None:
         """Ask for room on behalf of a candidate; None means taken."""
@@ -282,8 +317,11 @@ class Dispatcher:
             self._full = True
         return refusal
 
-    def _undo(self, now: float, changed: list[Ticket]) -> None:
-        """The policy failed after room was taken: give it back, so that its error costs nobody a slot."""
+    def _misled(
+        self, picked: Exception | Ticket | None, now: float, changed: list[Ticket]
+    ) -> NoReturn:
+        """The policy failed, maybe after room was taken: that is given back, so that its error costs nobody a slot."""
+        wrong = f"returned {picked!r} though {self._admitted or 'nobody'} was admitted"
         for ticket in self._admitted:
             if ticket.state is WAITING and self._counted is None:  # else counted after the pick
                 self._full = False
@@ -291,6 +329,11 @@ class Dispatcher:
                 self.capacity.refund(ticket, ticket.cost, now)
         self._admitted.clear()
         self._tell_later(changed)
+        if isinstance(picked, FairleadError):
+            raise picked
+        if isinstance(picked, Exception):
+            raise PolicyError(f"{title(self.policy)} raised {picked!r} in pick") from picked
+        raise PolicyError(f"{title(self.policy)} {wrong}")
 
     def _start(self, ticket: Ticket, now: float) -> None:
         ticket.state = RUNNING
@@ -324,68 +367,3 @@ class Dispatcher:
             self.capacity.refund(ticket, ticket.cost - spent, now)
             if self._charges:
                 self.policy.charge(ticket, spent - ticket.cost, now)
-
-    # Evicting
-
-    def _hunt(self, now: float, changed: list[Ticket]) -> None:
-        """Evict at most one holder, for the head of a line, and only if that would really admit it.
-
-        The head of the line is the policy's, or, where a scope is closed, the one it was closed for.
-        """
-        self._hunting = False
-        grounds, self._evictions.grounds = self._evictions.grounds, {}
-        if self._evictions.preemptors <= len(self._claims):
-            return  # nobody would; and to ask a planner for its head costs a plan
-        closed = self._scopes.closed
-        for head in (self.policy.head(now), *(closed.get(scope) for scope in grounds)):
-            if head is None or not head.can_preempt or head in self._claims:
-                continue
-            if head.wait_until <= now or self.capacity.refusal(head, now) is None:
-                continue  # it is about to give up; or order alone keeps it waiting
-            victim = self._evictions.victim(head, self.capacity, now)
-            if victim is None:
-                continue
-            if victim.state is RUNNING:
-                self._evictions.shield(victim)
-                self._evictions.owed[victim] = None
-                self._tell_end(victim, changed)
-                victim.state = EVICTED
-                victim.reason = Evicted(head.key, head.rank)
-            self.policy.remove(head, now)
-            self._claims[head] = None
-            return
-
-    def _may_evict(self, ticket: Ticket) -> None:
-        """A ticket starts to wait that may evict."""
-        self._evictions.preemptors += 1
-        self._notes = True
-        self._rouse(ticket.scopes)
-
-    def _rouse(self, scopes: Iterable[Hashable]) -> None:
-        self._hunting = True
-        for scope in scopes:
-            self._evictions.grounds[scope] = None
-
-    def _serve_claims(self, now: float, changed: list[Ticket]) -> bool:
-        """Start the claims that have room; like any head of a line, one that has none keeps later ones from it."""
-        for ticket in list(self._claims):
-            refusal = self.capacity.refusal(ticket, now)
-            if refusal is None:
-                if self._charges:
-                    self.policy.charge(ticket, ticket.cost, now)
-                self._full = self.capacity.take(ticket, now) is True
-                self._start(ticket, now)
-                self._evictions.shield(ticket)  # what was started at the price of another stays
-            elif refusal is NEVER:
-                self._refuse(ticket, now)
-            else:
-                self.due = min(self.due, self._scopes.expect(refusal, ticket, now))
-                if refusal is FULL or refusal is STOP:
-                    self._full = refusal is FULL
-                    return False
-                self._scopes.close(refusal, ticket, now)
-                continue
-            del self._claims[ticket]
-            self._stopped_waiting(ticket, now)
-            changed.append(ticket)
-        return True

@@ -230,11 +230,6 @@ class Gate(Dispatcher):
                     changed.append(ticket)
         self._settle(now, changed)
 
-    def _recant(self, tickets: list[Ticket], now: float, error: Exception) -> None:
-        for ticket in tickets:
-            self._retract(ticket, now, error)
-            ticket.state = REFUSED
-
     def _skips(self, ticket: Ticket) -> bool:
         try:
             return self.policy.skips(ticket)
@@ -262,10 +257,11 @@ class Gate(Dispatcher):
         """End a ticket's work: its room is given back.  A second finish is counted and frees nothing."""
         if spent is not None and not 0 <= spent < inf:
             raise Misuse(f"{ticket!r} cannot have spent {spent!r}; give a finite number, 0 or more")
-        changed = self._arrive(now, ticket) if now >= self.due else []
-        if now >= self.now:
+        changed: list[Ticket] = []
+        if self.now <= now < self.due:
             self.now = now
         else:
+            changed = self._arrive(now, ticket)
             now = self.now
         watched = self.holders.pop(ticket, GONE)
         if watched is GONE:
@@ -273,18 +269,22 @@ class Gate(Dispatcher):
             if self.due <= now:
                 self._settle(now, changed)
             return changed
+        counted = self._counted
         if watched or outcome is not OK or spent is not None:
             self._release(ticket, now, outcome, spent)
-        elif self._counted is not None:
-            self._counted.used -= 1
-            self._full = False
-            if not self.waiting and now < self.due:
-                ticket.state = DONE
-                return changed
-        else:
+        elif counted is None:
             self.capacity.give(ticket, now)
             if not self._lasts or self.capacity.opened:
                 self._full = False
+        else:
+            ticket.state = DONE
+            handed = (
+                self._full and self.waiting and counted.used == counted.total and now < self.due
+            )
+            if handed and self._hand_over(now, changed):
+                return changed
+            counted.used -= 1
+            self._full = False
         if ticket.state is RUNNING:
             ticket.state = DONE
         if self.waiting and (not self._full or self._hunting):

@@ -25,21 +25,23 @@ if TYPE_CHECKING:
 STEP = 10  # one promotion, in points of priority
 # Added and taken away again, it rounds to 2 millionths: products of times are off by less, and equals have to tie.
 GRAIN = 2.0**33
+SLACK = 1e-5  # points of priority; more than what the grain rounds away
 
 
 class Rising(Order):
     """Lanes of one priority each, by effective priority."""
 
-    __slots__ = ("_bar", "_capped", "_ceiling", "_first", "_rate", "_rising")
+    __slots__ = ("_before", "_capped", "_ceiling", "_first", "_lead", "_rate", "_rising")
 
     def __init__(self, rate: float, ceiling: float) -> None:
         self._rate = rate
         self._ceiling = ceiling
         self._rising: list[tuple[float, int, Lane]] = []
         self._capped: list[tuple[int, Lane]] = []
-        # The lane found first last time, and the constant its head has to stay below to be first again.
+        # The lane found first last time.  It is first again while its head has arrived `_before` that instant, so
+        # that it ranks before all others, and less than `_lead` seconds ago, so that it is below the ceiling.
         self._first: Lane | None = None
-        self._bar = 0.0
+        self._before = self._lead = 0.0
 
     def add(self, lane: Lane) -> None:
         self._first = None
@@ -50,14 +52,14 @@ class Rising(Order):
         heappush(self._rising, entry)
 
     def best(self, now: float) -> Lane | None:
-        rate = self._rate
-        reached = rate * now - self._ceiling + GRAIN - GRAIN
         first = self._first
         if first is not None and first.order is self:
             head: Ticket = first.entries[0]
-            constant = rate * head.arrived_at - head.priority + GRAIN - GRAIN
-            if head.place is first and reached < constant < self._bar:
+            arrived_at: float = head.arrived_at
+            if arrived_at < self._before and now < arrived_at + self._lead and head.place is first:
                 return self._first  # as is usual while a burst drains
+        rate = self._rate
+        reached = rate * now - self._ceiling + GRAIN - GRAIN
         rising, capped = self._rising, self._capped
         while True:
             while rising:
@@ -87,10 +89,7 @@ class Rising(Order):
             if not capped:
                 if not rising:
                     return None
-                size = len(rising)  # of a heap, the second stands at 1 or 2
-                bar = rising[1][0] if size > 1 else inf
-                self._bar = rising[2][0] if size > 2 and rising[2][0] < bar else bar
-                self._first = rising[0][2]
+                self._found(rising[0][2])
                 return self._first
             arrived = capped[0]
             lane = arrived[1]
@@ -99,6 +98,16 @@ class Rising(Order):
                     return lane
                 self.add(lane)  # the next head may still be rising
             heappop(capped)
+
+    def _found(self, first: Lane) -> None:
+        """Note for how long a lane stays first, a little less than exactly: what is closer is looked at again."""
+        self._first = first
+        rising, rate, priority = self._rising, self._rate, first.entries[0].priority
+        size = len(rising)  # of a heap, the second stands at 1 or 2
+        second = min(rising[1][0] if size > 1 else inf, rising[2][0] if size > 2 else inf)
+        behind, below = second + priority - SLACK, self._ceiling - priority - SLACK
+        self._before = behind / rate if rate else inf * behind
+        self._lead = below / rate if rate else inf * below
 
 
 class Aging(Queue):
@@ -156,8 +165,8 @@ class Aging(Queue):
         return total
 
     def push(self, ticket: Ticket, now: float) -> None:
-        scopes = ticket.scopes
-        self._append(ticket, (ticket.priority, scopes) if scopes else ticket.priority)
+        priority, scopes = ticket.priority, ticket.scopes
+        self._append(ticket, (priority, scopes) if scopes else priority)
 
     def explain(self, ticket: Ticket, now: float) -> str | None:
         return f"priority {ticket.priority} has aged to {self.effective(ticket, now):g}"

@@ -196,9 +196,7 @@ class Scheduler(Door, Submitting):
         ticket.work = work
         ticket.door = self
         ticket.place = ticket.owner = None
-        ticket.scopes = ()
-        ticket.promoted = ticket.can_preempt = ticket.evictable = False
-        ticket.wait_until = ticket.hold_until = ticket.started_at = inf
+        ticket.started_at = inf
         ticket.arrived_at = UNSET
         if (
             task is None

@@ -75,6 +75,9 @@ class Turn(TaskTicket):
         self.priority = priority
         self.state = NEW
         self.reason = self.woken = None
+        self.scopes = ()
+        self.promoted = self.can_preempt = self.evictable = False
+        self.wait_until = self.hold_until = inf
         self._fields = fields
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -158,6 +161,9 @@ class Submitting:
         task = task_of(gate.loop) if get_ident() == gate.thread else None
         ticket = BoundTicket() if fields else TaskTicket()
         ticket.reason = ticket.woken = None
+        ticket.scopes = ()
+        ticket.promoted = ticket.can_preempt = ticket.evictable = False
+        ticket.wait_until = ticket.hold_until = inf
         door._offer(ticket, priority, work, fields, args or kwargs, task)
         if ticket.state is not RUNNING:
             await ticket
@@ -185,10 +191,9 @@ class Submitting:
         if task is None:
             door._prepare_spawn(work)
         ticket = Work(loop=gate.loop)
-        ticket.handed = False
         ticket.context = copy_context() or None
         door._offer(ticket, priority, work, fields, args or kwargs, task)
-        ticket.owner = None  # until its worker has begun it
+        ticket.owner = None  # until a worker has it
         if args or kwargs:
             ticket.work = partial(work, *args, **kwargs)
         if ticket.state is RUNNING:

@@ -13,7 +13,7 @@ import types
 from contextvars import Context
 from math import inf
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fairlead.core.ticket import RUNNING, WAITING, WITHDRAWN, LeanTicket, Outcome, Ticket
 from fairlead.errors import PolicyError
@@ -36,17 +36,21 @@ else:
 
 TURN = 100  # units of work a worker runs before it lets the loop look at others
 OK = Outcome.OK
+set_result = asyncio.Future.set_result  # to look it up on a future takes longer than to call it
+
+
+# What a policy, a capacity or a bound view may write on a ticket, and seldom does.
+SELDOM = {"can_preempt", "evictable", "hold_until", "promoted", "scopes", "wait_until"}
 
 
 class Work(_TicketAndFuture):
     """A unit of spawned work: cancelling it withdraws what waits and cancels what runs."""
 
-    __slots__ = (*LeanTicket.__slots__, "context", "door", "handed", "owner")
+    __slots__ = (*(set(LeanTicket.__slots__) - SELDOM), "context", "door", "owner")
 
     context: Context | None  # of the spawner; None: it had no variables
     door: Scheduler
-    handed: bool  # to a worker, which has begun it or will
-    owner: Worker | None  # that runs it
+    owner: Worker | Literal[False] | None  # that runs it; False: a worker has it, and is about to
 
     def told(self) -> None:
         """Carry out the verdict the gate has just written."""
@@ -54,7 +58,7 @@ class Work(_TicketAndFuture):
             self.door._started(self)
             self.door._workers.start(self)
             return
-        if self.handed:
+        if self.owner is not None:
             # Its hold has expired: it goes on, and is counted when it ends.
             self.door._count.adrift.add(self)
             return
@@ -77,7 +81,7 @@ class Work(_TicketAndFuture):
         if self.state is WAITING:
             self.door._withdraw(self)
             self._forget()
-        elif self.owner is not None:
+        elif self.owner:
             return self.owner.cancel_work(msg)
         # else it is granted and not begun: its worker will find it cancelled
         return asyncio.Future.cancel(self, msg)
@@ -91,6 +95,9 @@ class Work(_TicketAndFuture):
 # A future has a dict: what few units of work carry is a default of the class, and kept there only if it was set.
 for _name in Ticket.RARE:
     setattr(Work, _name, getattr(LeanTicket, _name))
+Work.can_preempt = Work.evictable = Work.promoted = False
+Work.hold_until = Work.wait_until = inf
+Work.scopes = ()
 
 
 class Worker(asyncio.Task[None]):
@@ -145,7 +152,7 @@ class Workers:
 
     def start(self, work: Work) -> None:
         """Run work that has just been granted its slot, in a worker of its own."""
-        work.handed = True
+        work.owner = False
         own = Context()
         worker = Worker(
             self._work(work, own), loop=self._gate.entered, name="fairlead-worker", context=own
@@ -173,25 +180,25 @@ class Workers:
         task: Any = asyncio.current_task()
         work: Work | None = first
         begun = 0
+        rested = True  # others ran since it was granted its slot, and may have cancelled it
         while work is not None:
-            if work.done():  # cancelled between grant and start
+            error: BaseException | None = None
+            if rested and work.done():
                 discard(work.work)
                 task.work = work = self._next(work, Outcome.LOST, None)
                 continue
             work.owner = task
             context = work.context
-            error: BaseException | None = None
             try:
                 result = work.work
-                kind = type(result)
-                if kind is not CoroutineType and callable(result):
-                    result = result() if context is None else context.run(result)
-                    kind = type(result)
-                if kind is CoroutineType and context is not None:
-                    result = await _drive(result, context)
-                elif kind is CoroutineType or hasattr(kind, "__await__"):
-                    result = await result
-                work.set_result(result)
+                if context is not None:
+                    result = await _inside(context, result)
+                else:
+                    if type(result) is not CoroutineType and callable(result):
+                        result = result()
+                    if type(result) is CoroutineType or hasattr(type(result), "__await__"):
+                        result = await result
+                set_result(work, result)
             except asyncio.CancelledError as cancelled:
                 asyncio.Future.cancel(work)
                 error = cancelled
@@ -202,7 +209,9 @@ class Workers:
             begun += 1
             if error is not None and not isinstance(error, Exception):
                 self._leave(task, error, following)
-            if task.touched or (begun % TURN == 0 and following is not None):
+            rested = task.touched or (begun == TURN and following is not None)
+            if rested:
+                begun = 0
                 try:
                     await task.pause()
                 except asyncio.CancelledError as cancelled:
@@ -231,8 +240,9 @@ class Workers:
             changed = ()
         following: Work | None = None
         if changed and type(changed[0]) is Work and changed[0].state is RUNNING:
-            following, changed = changed[0], changed[1:]
-            following.handed = True
+            following = changed[0]
+            changed = changed[1:] if len(changed) > 1 else ()
+            following.owner = False
             following.door._started(following)
         if changed or core.due < gate.timer_at:
             gate.after(changed)
@@ -252,6 +262,15 @@ class Workers:
         elif following is not None:
             self.start(following)
         raise error
+
+
+async def _inside(context: Context, work: Any) -> Any:
+    """Run work, a function or something to await, inside the context it was spawned from."""
+    if type(work) is not CoroutineType and callable(work):
+        work = context.run(work)
+    if type(work) is CoroutineType:
+        return await _drive(work, context)
+    return await work if hasattr(type(work), "__await__") else work
 
 
 @types.coroutine
