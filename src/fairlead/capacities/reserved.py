@@ -59,7 +59,9 @@ class Reserved(Capacity):
         self._demand_ended = [-inf] * count
         self._ranks = count
         self._scopes = tuple((Hold(rank),) for rank in range(count))
-        self._holds = [Hold(rank) for rank in range(count - 1)]
+        # Of each class the scopes that open when it, and so all above it, may have gained room.
+        holds = [Hold(rank) for rank in range(count - 1)]
+        self._holds = [holds[rank:] for rank in range(count)]
         self.used = 0
         self.resize(total)
         if (wanted := sum(self._desired)) > total > 0:
@@ -123,14 +125,17 @@ class Reserved(Capacity):
             left -= reserved[-1]
         self.reserved = tuple(reversed(reserved))
         # The most that classes above could hold: with more than that free, nobody need look what they do.
-        self._above = [sum(self.reserved[rank + 1 :]) for rank in range(len(self.reserved))]
+        ranks = range(len(reserved))
+        self._above = [sum(self.reserved[rank + 1 :]) for rank in ranks]
+        # Who they are.
+        self._holding = [[one for one in ranks[rank + 1 :] if self.reserved[one]] for rank in ranks]
         self._opened()
 
     def _opened(self, lowest: int = 0) -> None:
         """Tell that classes from that one up may have gained room."""
-        opened, holds = self.opened, self._holds[lowest:]
-        if holds and (not opened or opened[-len(holds) :] != holds):  # else they are told already
-            opened.extend(holds)
+        opened, holds = self.opened, self._holds[lowest]
+        if not opened or opened[-len(holds) :] != holds:  # else they are told already
+            opened.extend(holds)  # a list of another kind, where doors share
 
     def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
         rank = ticket.rank
@@ -160,7 +165,7 @@ class Reserved(Capacity):
         """What is free beyond the holds above a class; below 0, what it lacks: also after a shrink."""
         gone = -1 if without is None else without.rank
         free = self.total - self.used + (without is not None)
-        for above in range(rank + 1, len(self.reserved)):
+        for above in self._holding[rank]:
             free -= self._held_without(above) if above == gone else self._held(above, now)
         return free
 
@@ -225,7 +230,7 @@ class Reserved(Capacity):
             self._opened()
         elif self.lend:
             at = now + self._linger[rank]
-            self.opened.extend([Later(hold, at) for hold in self._holds[:rank]])
+            self.opened.extend([Later(hold, at) for hold in self._holds[0][:rank]])
 
     def ready_at(self, ticket: Ticket, now: float, scope: Hashable) -> float:
         """The holds that linger without demand end one by one: when have enough of them ended?"""

@@ -78,9 +78,9 @@ class Classes(Policy):
             queue.name = queue.name or level.name
         self._set_limits()
         self._sizes = [0] * len(levels)
-        self._soonest = [inf] * len(
-            levels
-        )  # when the oldest of each class may be starved, or sooner
+        self._highest = -1  # the highest class in which somebody waits; -1: nobody does
+        # When the oldest of each class may be starved, or sooner.
+        self._soonest = [inf] * len(levels)
         self._top = len(levels) - 1
         self._held: dict[int, Hold] = {}  # classes a reservation keeps out, until its scope opens
         self._since = budget  # dispatches since the last promotion
@@ -154,7 +154,7 @@ class Classes(Policy):
 
     def outranks(self, ticket: Ticket, now: float) -> bool:
         rank = ticket.rank
-        if now >= self._starving_at or not 0 <= rank <= self._top or any(self._sizes[rank:]):
+        if now >= self._starving_at or not self._highest < rank <= self._top:
             return False
         return self._queues[rank].skips(ticket)
 
@@ -167,14 +167,28 @@ class Classes(Policy):
         if level.wait_limit < inf:
             ticket.wait_until = min(ticket.wait_until, ticket.arrived_at + level.wait_limit)
         behind = self._queues[rank].push(ticket, now)
+        sizes = self._sizes
         at = ticket.arrived_at + level.starvation
-        if at < self._soonest[rank] or not self._sizes[rank]:
+        if at < self._soonest[rank] or not sizes[rank]:
             self._soonest[rank] = at
         if at < self._starving_at and rank < self._top:
             self._starving_at = at
-        self._sizes[rank] += 1
+        sizes[rank] += 1
         self._size += 1
-        return behind or any(self._sizes[rank + 1 :])
+        if rank < self._highest:
+            return True
+        self._highest = rank
+        return behind
+
+    def _left(self, rank: int) -> None:
+        """One of a class waits no longer."""
+        sizes = self._sizes
+        sizes[rank] = left = sizes[rank] - 1
+        self._size -= 1
+        if not left and rank == self._highest:
+            while rank >= 0 and not sizes[rank]:
+                rank -= 1
+            self._highest = rank
 
     def _ask(self, ticket: Ticket) -> Hashable | None:
         if self._promoting:
@@ -198,19 +212,20 @@ class Classes(Policy):
             ticket = self._promote(now, last_resort=False)
             if ticket is not None or self._stopped:
                 return ticket
-        for rank in range(self._top, -1, -1):
+        rank = self._highest
+        while rank >= 0:
             if self._sizes[rank] and rank not in self._held:
                 ticket = self._pick_from(rank, now)
                 if ticket is not None or self._stopped:
                     return ticket
+            rank -= 1
         return self._promote(now, last_resort=True) if starving else None
 
     def _pick_from(self, rank: int, now: float) -> Ticket | None:
         self._rank = rank
         ticket = self._queues[rank].pick(self._asker, now)
         if ticket is not None:
-            self._sizes[rank] -= 1
-            self._size -= 1
+            self._left(rank)
             self._since += 1
             self._last_dispatch = now
             if self._soonest[rank] < self._starving_at:
@@ -230,7 +245,7 @@ class Classes(Policy):
         """Serve a starved class: past a higher one, or as a last resort past a reservation, when nobody else may go."""
         for turn in range(self._top):
             rank = (self._turn + turn) % self._top
-            if not (last_resort or any(self._sizes[rank + 1 :])):
+            if not (last_resort or rank < self._highest):
                 continue  # it has nobody to overtake
             if not self._may_promote(rank, now, last_resort):
                 continue
@@ -276,8 +291,7 @@ class Classes(Policy):
 
     def remove(self, ticket: Ticket, now: float) -> None:
         self._queues[ticket.rank].remove(ticket, now)
-        self._sizes[ticket.rank] -= 1
-        self._size -= 1
+        self._left(ticket.rank)
         if self.levels[ticket.rank].starvation < inf:
             # An older one may be first now; looked for later, as many may leave at once.
             self._starving_at = -inf
@@ -296,7 +310,7 @@ class Classes(Policy):
                 self._note_head(rank, now)
 
     def head(self, now: float) -> Ticket | None:
-        for rank in range(self._top, -1, -1):
+        for rank in range(self._highest, -1, -1):
             if self._sizes[rank]:
                 head = self._queues[rank].head(now)
                 if head is not None:
