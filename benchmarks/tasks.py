@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextvars import Context, ContextVar
 from importlib.util import find_spec
 from time import process_time
 
@@ -29,8 +30,10 @@ from benchmarks.sizes import Sizes
 from fairlead import Scheduler
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+REQUEST: ContextVar[str] = ContextVar("request")
 
 SPAWN = "fairlead spawn, priorities and aging"
+SPAWN_INSIDE = "fairlead spawn, from a context with a variable"
 SUBMIT = "fairlead submit, a task each"
 TURN = "fairlead turn, a task each"
 ITSELF = "await the function itself"
@@ -51,6 +54,12 @@ BODIES: dict[str, Body] = {"no-op": no_op, "one yield": one_yield}
 async def spawn(body: Body, n: int) -> None:
     async with Scheduler.bounded(SLOTS) as scheduler:
         await asyncio.gather(*[scheduler.spawn(mixed(i), body) for i in range(n)])
+
+
+async def spawn_inside(body: Body, n: int) -> None:
+    """Each unit runs in a copy of its spawner's context, as a task would; the hand-written queue loses it."""
+    REQUEST.set("r1")
+    await spawn(body, n)
 
 
 async def submit(body: Body, n: int) -> None:
@@ -88,11 +97,14 @@ async def semaphore_free(body: Body, n: int) -> None:
             await body()
 
 
-OURS: dict[str, Run] = {SPAWN: spawn, SUBMIT: submit, TURN: turn}
+OURS: dict[str, Run] = {SPAWN: spawn, SPAWN_INSIDE: spawn_inside, SUBMIT: submit, TURN: turn}
 
 
 def timed(work: Run, body: Body, n: int, loop_factory: LoopFactory | None) -> Measure:
-    """A case: CPU µs per unit of work, on a loop of its own."""
+    """A case: CPU µs per unit of work, on a loop of its own.
+
+    Its context is empty, whatever the packages that other suites import have left in ours.
+    """
 
     async def go() -> float:
         began = process_time()
@@ -101,7 +113,7 @@ def timed(work: Run, body: Body, n: int, loop_factory: LoopFactory | None) -> Me
 
     def case() -> float:
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            return runner.run(go())
+            return runner.run(go(), context=Context())
 
     return case
 

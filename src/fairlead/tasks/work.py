@@ -191,13 +191,12 @@ class Workers:
             context = work.context
             try:
                 result = work.work
-                if context is not None:
-                    result = await _inside(context, result)
-                else:
-                    if type(result) is not CoroutineType and callable(result):
-                        result = result()
-                    if type(result) is CoroutineType or hasattr(type(result), "__await__"):
-                        result = await result
+                if type(result) is not CoroutineType and callable(result):
+                    result = result() if context is None else context.run(result)
+                if type(result) is CoroutineType:
+                    result = await (result if context is None else _inside(context, result))
+                elif hasattr(type(result), "__await__"):
+                    result = await result
                 set_result(work, result)
             except asyncio.CancelledError as cancelled:
                 asyncio.Future.cancel(work)
@@ -264,23 +263,14 @@ class Workers:
         raise error
 
 
-async def _inside(context: Context, work: Any) -> Any:
-    """Run work, a function or something to await, inside the context it was spawned from."""
-    if type(work) is not CoroutineType and callable(work):
-        work = context.run(work)
-    if type(work) is CoroutineType:
-        return await _drive(work, context)
-    return await work if hasattr(type(work), "__await__") else work
-
-
 @types.coroutine
-def _drive(work: Coroutine[Any, Any, Any], context: Context) -> Generator[Any, Any, Any]:
+def _inside(context: Context, work: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
     """Await `work`, each of its steps inside the context it was spawned from."""
-    step: Any = work.send
+    run, step = context.run, work.send
     value: Any = None
     while True:
         try:
-            waits_for = context.run(step, value)
+            waits_for = run(step, value)
         except StopIteration as stop:
             return stop.value
         try:
