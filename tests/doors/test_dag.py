@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -711,3 +712,15 @@ def test_a_parameter_named_as_a_dependency_beside_star_args():
             return await dag.run(scheduler)
 
     assert run_virtual(main())["step"] == ("A", ("Y",))
+
+
+def test_an_exit_in_a_node_ends_the_program_though_another_has_not_begun():
+    async def main():
+        dag = Dag()
+        dag.add("leave", sys.exit, 3)
+        dag.add("next", asyncio.sleep, 1)
+        async with Scheduler.bounded(1) as scheduler:
+            await dag.run(scheduler)
+
+    with pytest.raises(SystemExit):
+        run_virtual(main())

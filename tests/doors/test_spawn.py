@@ -624,6 +624,20 @@ class TestHardEnds:
             loop.run_until_complete(task)
         loop.close()
 
+    def test_a_worker_that_is_cancelled_before_it_begins_keeps_no_slot(self):
+        async def main():
+            async with Scheduler.bounded(1) as scheduler:
+                granted = scheduler.spawn(50, double, 4)
+                queued = scheduler.spawn(50, double, 5)
+                for task in others():
+                    task.cancel()
+                ended = await asyncio.gather(granted, queued, return_exceptions=True)
+                assert [type(error) for error in ended] == [asyncio.CancelledError] * 2
+                assert await scheduler.submit(50, double, 6) == 12
+                return scheduler.stats()
+
+        assert balanced(run_virtual(main()))
+
     def test_a_loop_that_ends_takes_running_and_queued_work_with_it(self):
         works = [double(number) for number in range(3)]
         scheduler = Scheduler.bounded(max_concurrency=1)

@@ -111,7 +111,8 @@ class Worker(asyncio.Task[None]):
 
     meant_for_work: int  # how many of `cancelling()` are
     touched: bool  # there was a cancellation, which may be yet to arrive though it was taken back
-    work: Work | None  # the unit that runs or is next, whether it holds its room or lost it
+    # The unit that runs or is next, whether it holds its room or lost it; None: it has none left, or handed it on.
+    work: Work | None
 
     def cancel(self, msg: Any | None = None) -> bool:
         # Asked of this loop, not of a running one: loops are ended from outside, when none runs.
@@ -159,7 +160,13 @@ class Workers:
         )
         worker.meant_for_work, worker.touched, worker.work = 0, False, work
         self.tasks.add(worker)
-        worker.add_done_callback(self.tasks.discard)
+        worker.add_done_callback(self._ended)
+
+    def _ended(self, worker: Worker) -> None:
+        """A worker that was cancelled before its first step could not see to its unit itself."""
+        self.tasks.discard(worker)
+        if worker.work is not None:
+            self._abandon(worker)
 
     def of(self, door: Scheduler) -> list[Work]:
         """Tell the work of one door that has started and not ended."""
@@ -207,16 +214,16 @@ class Workers:
             task.work = following = self._next(work, OK, error)
             begun += 1
             if error is not None and not isinstance(error, Exception):
-                self._leave(task, error, following)
+                self._leave(task, error)
             rested = task.touched or (begun == TURN and following is not None)
             if rested:
                 begun = 0
                 try:
                     await task.pause()
                 except asyncio.CancelledError as cancelled:
-                    self._leave(task, cancelled, following)
+                    self._leave(task, cancelled)
             if own and following is not None:
-                self.start(following)
+                self._hand_on(task)
                 return
             work = following
 
@@ -249,18 +256,28 @@ class Workers:
             door._look_whether_drained()
         return following
 
-    def _leave(self, task: Worker, error: BaseException, following: Work | None) -> None:
+    def _leave(self, task: Worker, error: BaseException) -> None:
         """Decide what becomes of a worker that is cancelled, or whose work ended with more than an Exception."""
         if isinstance(error, asyncio.CancelledError):
             if task.cancelling() <= task.meant_for_work:
                 return  # the work was cancelled, or cancelled itself
-            while following is not None:  # the loop is closing: what is queued goes with it
-                asyncio.Future.cancel(following)
-                discard(following.work)
-                following = self._next(following, Outcome.LOST, None)
-        elif following is not None:
-            self.start(following)
+            self._abandon(task)
+        elif task.work is not None:
+            self._hand_on(task)
         raise error
+
+    def _hand_on(self, worker: Worker) -> None:
+        """Leave the next unit to another worker."""
+        following, worker.work = worker.work, None
+        self.start(following)  # type: ignore[arg-type]
+
+    def _abandon(self, worker: Worker) -> None:
+        """The loop is closing: what is queued goes with the worker."""
+        following, worker.work = worker.work, None
+        while following is not None:
+            asyncio.Future.cancel(following)
+            discard(following.work)
+            following = self._next(following, Outcome.LOST, None)
 
 
 @types.coroutine
