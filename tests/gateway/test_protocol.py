@@ -198,6 +198,63 @@ def test_what_is_plain_is_served_and_the_connection_goes_on():
     run(main())
 
 
+class TestOldClients:
+    """HTTP/1.0 knows no chunks: what has no length ends with the connection."""
+
+    RAW = "GET /v HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+
+    @staticmethod
+    async def pieces(scope, receive, send):
+        headers = [(b"x-said", b"1"), (b"Transfer-Encoding", b"chunked")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"one,", "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        await send({"type": "http.response.body", "body": b"two"})
+
+    def test_an_answer_without_a_length_is_written_as_it_is(self):
+        async def main():
+            async with served(self.pieces) as url, connected(url) as client:
+                client.send(self.RAW)
+                head = await client.head()
+                assert head.status == 200
+                assert head.get("x-said") == "1"
+                assert head.get("connection") == "close"
+                assert not head.get("transfer-encoding") + head.get("content-length")
+                assert await client.ended() == b"one,two"
+
+        run(main())
+
+    def test_one_with_a_length_keeps_it(self):
+        async def main():
+            async with served(App()) as url, connected(url) as client:
+                client.send("POST / HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello")
+                head, body = await client.response()
+                assert (head.get("content-length"), body) == ("5", b"hello")
+                assert await client.ended() == b""
+
+        run(main())
+
+    def test_one_that_breaks_off_is_a_reset_and_no_end(self):
+        async def broken(scope, receive, send):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"one,", "more_body": True})
+            await arrived.wait()
+            raise RuntimeError("it broke")
+
+        arrived = asyncio.Event()
+
+        async def main():
+            async with served(broken) as url, connected(url) as client:
+                client.send(self.RAW)
+                await client.head()
+                assert await within(client.reader.readexactly(4)) == b"one,"
+                arrived.set()
+                with pytest.raises(ConnectionResetError):
+                    await within(client.reader.read())
+
+        run(main())
+
+
 def test_a_trailer_is_never_a_header():
     async def main():
         app = App()

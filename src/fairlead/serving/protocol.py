@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fairlead.serving.framing import bad_request, body_too_large, check_head, headers_too_large
 from fairlead.serving.http import ANSWERED, Problem
+from fairlead.serving.unsized import unsized
 
 if TYPE_CHECKING:
     import asyncio
@@ -234,6 +235,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
+        if cycle.scope["http_version"] == "1.0":
+            app = unsized(app, cycle)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
