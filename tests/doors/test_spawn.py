@@ -475,6 +475,17 @@ class TestContext:
 
         run_virtual(main())
 
+    def test_work_from_an_empty_context_sees_nothing_of_the_work_before_it(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+                current.set("first")
+                first = scheduler.spawn(50, current.get)
+                bare = contextvars.Context().run(scheduler.spawn, 50, current.get)
+                last = scheduler.spawn(50, current.get)
+                return await asyncio.gather(first, bare, last)
+
+        assert run_virtual(main()) == ["first", "nobody", "first"]
+
     def test_tasks_made_inside_inherit_the_context(self):
         async def main():
             async with Scheduler.bounded(max_concurrency=1) as scheduler:

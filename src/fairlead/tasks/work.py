@@ -154,7 +154,7 @@ class Workers:
     def start(self, work: Work) -> None:
         """Run work that has just been granted its slot, in a worker of its own."""
         work.owner = False
-        own = Context()
+        own = Context() if work.context is None else work.context
         worker = Worker(
             self._work(work, own), loop=self._gate.entered, name="fairlead-worker", context=own
         )
@@ -181,8 +181,8 @@ class Workers:
     async def _work(self, first: Work, own: Context) -> None:
         """Run one unit after another.
 
-        Work whose spawner had context variables runs inside a copy of them; other work runs in this task's `own`
-        context, which is empty, and if it leaves a variable behind, the next unit is given to a new worker.
+        Work whose spawner had context variables runs inside a copy of them, which is this task's `own` context if it
+        is its first; other work needs one that is empty, and if this task's is not, a new worker.
         """
         task: Any = asyncio.current_task()
         work: Work | None = first
@@ -196,6 +196,8 @@ class Workers:
                 continue
             work.owner = task
             context = work.context
+            if context is own:
+                context = None  # it runs inside of it anyway
             try:
                 result = work.work
                 if type(result) is not CoroutineType and callable(result):
@@ -222,7 +224,7 @@ class Workers:
                     await task.pause()
                 except asyncio.CancelledError as cancelled:
                     self._leave(task, cancelled)
-            if own and following is not None:
+            if own and following is not None and following.context is None:
                 self._hand_on(task)
                 return
             work = following
