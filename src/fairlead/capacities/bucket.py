@@ -142,7 +142,7 @@ class TokenBucket(Capacity):
             level, at, used_at = bucket
             unused_until = used_at + self.max_idle_time
             if level < cost:  # as of `at`
-                needed = cost if cost <= burst else burst
+                needed = burst if cost > burst else cost  # noqa: FURB136 - a call costs more
                 if level < needed and unused_until > now < at + (needed - level) / self.rate:
                     return STOP if by is None else (self.name, key)
             if now > at:

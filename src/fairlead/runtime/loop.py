@@ -34,7 +34,6 @@ else:
     task_of = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]
 
 
-
 @types.coroutine
 def _end() -> Generator[Any, Any, None]:
     yield from ()
