@@ -218,8 +218,8 @@ def test_one_step_decides_as_two_do(oversize: Any, idle: float, by: str | None):
                 for bucket in (one, two):
                     bucket.refund(ticket, 0.5, now)
             if not rng.randrange(30):
-                rate *= 1.5
+                rate, interval = rate * 1.5, rng.choice((None, 1.0))
                 for bucket in (one, two):
-                    bucket.retune(rate, burst, None, now)
+                    bucket.retune(rate, burst, interval, now)
     assert refused > 100
     assert passed > 100
