@@ -37,7 +37,8 @@ def test_leaving_can_be_awaited_in_any_way():
         flow = await flows.start_flow("p")
         left = flow.__aexit__(None, None, None)
         assert used(flows) == 0
-        assert [await left, await left] == [None, None]
+        await left
+        await left
         flow = await flows.start_flow("p")
         await asyncio.wait_for(flow.__aexit__(None, None, None), 1.0)
         assert point_of(flows).counts.ended_flows == 5

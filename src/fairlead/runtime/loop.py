@@ -14,15 +14,14 @@ import time
 import types
 from math import inf
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from fairlead.core.ticket import Outcome, Ticket
 from fairlead.errors import Misuse, PolicyError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-    from typing import Any
+    from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 
     from fairlead.core.gate import Change, Gate
 
@@ -40,8 +39,9 @@ def _end() -> Generator[Any, Any, None]:
 
 
 # Awaiting it goes on at once, any number of times; a coroutine made for each time costs more (benchmarks/flows.py).
-DONE: Awaitable[None] = _end()
-next(DONE, None)  # type: ignore[call-overload]
+_ended: Any = _end()
+next(_ended, None)
+DONE: Coroutine[Any, Any, None] = _ended
 
 GATES: WeakSet[LoopGate] = WeakSet()
 
