@@ -2,6 +2,7 @@
 
 import random
 from math import inf, nan
+from typing import Any
 
 import pytest
 
@@ -184,3 +185,41 @@ def test_full_buckets_are_dropped():
 def test_bad_settings_are_refused(settings):
     with pytest.raises(ConfigError, match=next(iter(settings))):
         TokenBucket(**{"rate": 1.0, "burst": 1, **settings})
+
+
+class Stepwise(TokenBucket):
+    """Asked in two steps, as the contract has it, for it has an `admit` of its own no more."""
+
+
+@pytest.mark.parametrize("oversize", ["refuse", "debt"])
+@pytest.mark.parametrize("idle", [inf, 0.7])
+@pytest.mark.parametrize("by", [None, "tenant"])
+def test_one_step_decides_as_two_do(oversize: Any, idle: float, by: str | None):
+    rng = random.Random(5)
+    refused = passed = 0
+    for _ in range(60):
+        said: dict[str, Any] = {"by": by, "oversize": oversize, "max_idle_time": idle}
+        rate, burst, now = rng.choice((0.3, 1, 7.5)), rng.choice((1, 3, 7.5)), 0.0
+        one, two = (kind(rate, burst=burst, **said) for kind in (TokenBucket, Stepwise))
+        for _ in range(60):
+            ticket = Ticket(cost=rng.choice((0, 0.5, 1, 1, 2, 8)), tenant=rng.choice("ab"))
+            answer = one.admit(ticket, now)
+            assert answer == two.admit(ticket, now)
+            assert one._buckets == two._buckets
+            if answer is not None and answer is not NEVER:
+                ready = one.ready_at(ticket, now, answer)
+                assert ready == two.ready_at(ticket, now, answer) > now
+                refused += 1
+                now = rng.choice((now, ready, ready))
+            else:
+                passed += 1
+                now += rng.choice((0, 0, 0.1, 0.5, 2))
+            if not rng.randrange(9):
+                for bucket in (one, two):
+                    bucket.refund(ticket, 0.5, now)
+            if not rng.randrange(30):
+                rate, interval = rate * 1.5, rng.choice((None, 1.0))
+                for bucket in (one, two):
+                    bucket.retune(rate, burst, interval, now)
+    assert refused > 100
+    assert passed > 100

@@ -73,6 +73,7 @@ class TokenBucket(Capacity):
         self.burst = burst
         self.interval = interval
         self.delay_initial_fill = delay_initial_fill
+        self._stepwise = interval is not None or delay_initial_fill  # not the usual fill
         self.oversize = oversize
         self.max_idle_time = max_idle_time
         self.max_keys = max_keys
@@ -133,18 +134,21 @@ class TokenBucket(Capacity):
         if cost > burst and self.oversize == "refuse":
             return NEVER
         bucket = self._buckets.get(key)
-        if bucket is None or self.interval is not None or self.delay_initial_fill:
+        if bucket is None or self._stepwise:
             if bucket is not None and self._possible_at(key, cost, now) > now:
                 return self._scope(key)
             self._draw(key, cost, now)
         else:
             level, at, used_at = bucket
-            if level < cost and self._possible_at(key, cost, now) > now:
-                return STOP if by is None else (self.name, key)
+            unused_until = used_at + self.max_idle_time
+            if level < cost:  # as of `at`
+                needed = burst if cost > burst else cost  # noqa: FURB136 - a call costs more
+                if level < needed and unused_until > now < at + (needed - level) / self.rate:
+                    return STOP if by is None else (self.name, key)
             if now > at:
                 level += (now - at) * self.rate
                 at = now
-            if level > burst or used_at + self.max_idle_time <= now:
+            if level > burst or unused_until <= now:
                 level = burst
             if by is not None:
                 del self._buckets[key]  # put back last: the dict is in order of use
@@ -154,7 +158,8 @@ class TokenBucket(Capacity):
         return None
 
     def ready_at(self, ticket: Ticket, now: float, scope: Hashable) -> float:
-        return self._possible_at(self._key(ticket), ticket.cost, now)
+        by = self._by
+        return self._possible_at(self.name if by is None else by(ticket), ticket.cost, now)
 
     def take(self, ticket: Ticket, now: float) -> None:
         key = self._key(ticket)
@@ -209,6 +214,7 @@ class TokenBucket(Capacity):
             kept = at if interval == self.interval else max(now, at)
             self._buckets[key] = (min(burst, level), kept, bucket[2])
         self.rate, self.burst, self.interval = rate, burst, interval
+        self._stepwise = interval is not None or self.delay_initial_fill
         self.opened.append(FULL)
 
     def inherit(self, former: TokenBucket, now: float) -> None:

@@ -13,6 +13,7 @@ from fairlead.capacities import LeasedSlots
 from fairlead.core import Change, Gate
 from fairlead.core.capacity import NEVER
 from fairlead.core.ticket import DONE, EXPIRED, REFUSED, RUNNING, UNSET, WAITING, WITHDRAWN, Outcome
+from fairlead.errors import PolicyError
 from fairlead.flows.counts import MOST_WORKLOADS, Counts
 from fairlead.flows.leavers import Leavers
 from fairlead.flows.order import beyond_limit, order_of, policy_of
@@ -37,13 +38,6 @@ COSTS_MOVE = 5.0  # seconds between two moves of what the flows of a workload ar
 RECENT = 60.0  # seconds that an end counts for how fast things go
 FAILED, IGNORED, LOST = Outcome.FAILED, Outcome.IGNORED, Outcome.LOST
 NOWHERE = object()
-
-
-def try_out(settings: ControlPoint, *, shared: bool) -> None:
-    """Raise what would be raised on the way to a control point of these settings."""
-    Parts(settings, PostedSignals(), float, shared=shared).capacity()
-    policy_of(settings.scheduler)
-    Resolver(settings.scheduler)
 
 
 class Point:
@@ -346,8 +340,15 @@ class Point:
             return False
         flow.ended = True
         busy = 0.0 if self.learner is None else self.parts.busy(flow)  # its own tokens among them
-        self.runtime.finish(flow, outcome, tokens)
-        now = self.gate.now  # its end
+        gate, runtime = self.gate, self.runtime
+        try:  # what `runtime.finish` does, for benchmarks/flows.py
+            changed = gate.finish(flow, runtime.clock(), outcome, tokens)
+        except PolicyError as error:  # it failed for those who wait
+            runtime.report(error)
+            changed = ()
+        if changed or gate.due < runtime.timer_at:
+            runtime.after(changed)
+        now = gate.now  # its end
         self.finished.append((now, flow.cost))
         counts = self.counts
         counts.ended_flows += 1

@@ -12,10 +12,12 @@ from fairlead.config import shown
 from fairlead.core.ticket import WITHDRAWN
 from fairlead.errors import ConfigError
 from fairlead.flows.loading import load
-from fairlead.flows.point import Point, try_out
+from fairlead.flows.order import policy_of
+from fairlead.flows.parts import Parts
+from fairlead.flows.point import Point
 from fairlead.flows.settings import Settings
 from fairlead.flows.signals import PostedSignals
-from fairlead.flows.workloads import canonical
+from fairlead.flows.workloads import Resolver, canonical
 from fairlead.runtime import plain_gates
 
 if TYPE_CHECKING:
@@ -37,6 +39,13 @@ def tick_of(points: Iterable[Point]) -> float:
     """Tell how often to look after points: a decision on load must not lapse before the next is made."""
     periods = [point.load.controller.period for point in points if point.load is not None]
     return min([TICK, *periods])
+
+
+def try_out(settings: ControlPoint, *, shared: bool) -> None:
+    """Raise what would be raised on the way to a control point of these settings."""
+    Parts(settings, PostedSignals(), float, shared=shared).capacity()
+    policy_of(settings.scheduler)
+    Resolver(settings.scheduler)
 
 
 class Points:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from threading import get_ident
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.core.ticket import NEW, WAITING
 from fairlead.errors import Misuse
@@ -13,10 +13,10 @@ from fairlead.flows.flow import FAILED, OK, Flow
 from fairlead.flows.point import NOWHERE
 from fairlead.flows.points import Points
 from fairlead.runtime import LoopGate, plain_gates
-from fairlead.runtime.loop import task_of
+from fairlead.runtime.loop import DONE, task_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from fairlead.flows.point import Point
     from fairlead.flows.settings import Settings
@@ -95,9 +95,11 @@ class AsyncFlow(Flow):
                 self.point.left(self)
             raise
 
-    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        if self.point is not None and self.accepted:
-            self.point.end(self, OK if kind is None else FAILED, None)
+    def __aexit__(self, kind: object, error: object, trace: object) -> Coroutine[Any, Any, None]:
+        point = self.point
+        if point is not None and self.accepted:
+            point.end(self, OK if kind is None else FAILED, None)
+        return DONE
 
     def told(self) -> None:
         """Carry out a verdict that another's verb brought."""

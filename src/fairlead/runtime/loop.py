@@ -11,17 +11,17 @@ import asyncio
 import os
 import sys
 import time
+import types
 from math import inf
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from fairlead.core.ticket import Outcome, Ticket
 from fairlead.errors import Misuse, PolicyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Any
+    from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 
     from fairlead.core.gate import Change, Gate
 
@@ -31,6 +31,17 @@ if sys.version_info >= (3, 12):
     task_of = asyncio.current_task
 else:
     task_of = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]
+
+
+@types.coroutine
+def _end() -> Generator[Any, Any, None]:
+    yield from ()
+
+
+# Awaiting it goes on at once, any number of times; a coroutine made for each time costs more (benchmarks/flows.py).
+_ended: Any = _end()
+next(_ended, None)
+DONE: Coroutine[Any, Any, None] = _ended
 
 GATES: WeakSet[LoopGate] = WeakSet()
 

@@ -43,7 +43,7 @@ class ThreadGate:
 
     def __init__(self, gate: Gate, clock: Callable[[], float] = time.monotonic) -> None:
         self.gate = gate
-        self.now = clock
+        self.now = self.clock = clock
         self.guests = 0  # doors that have joined, beside the one that made it
         gate.capacity.thread_gate = self
         self.lock = threading.RLock()
@@ -104,8 +104,12 @@ class ThreadGate:
         """
         try:
             self._carry_out(self.gate.finish, ticket, self.now(), outcome, spent)
-        except PolicyError:
-            log.exception("a policy failed while work was being handed over")
+        except PolicyError as error:
+            self.report(error)
+
+    def report(self, error: PolicyError) -> None:
+        """Log that a policy failed."""
+        log.error("a policy failed while work was being handed over", exc_info=error)
 
     def withdraw(self, tickets: Iterable[Ticket]) -> None:
         """Stop waiting.  The lock is held."""

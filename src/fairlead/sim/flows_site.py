@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from fairlead.core import Change, Gate
     from fairlead.core.ticket import Ticket
+    from fairlead.errors import PolicyError
     from fairlead.sim.reading import Draft
     from fairlead.sim.result import Arrival
 
@@ -46,11 +47,22 @@ class VirtualRuntime:
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
         self.time = 0.0
+        self.timer_at = -inf  # whoever simulates advances the gate
         self.told: list[Any] = []
 
     def now(self) -> float:
         """Read the clock."""
         return self.time
+
+    clock = now
+
+    def after(self, changed: Iterable[Any]) -> None:
+        """Note who was changed."""
+        self.told += changed
+
+    def report(self, error: PolicyError) -> None:
+        """Let the simulation fail."""
+        raise error
 
     def adjust(self, change: Change) -> None:
         """Change a setting."""
