@@ -13,14 +13,14 @@ from fairlead.config import seconds
 from fairlead.core import Outcome, State, Ticket
 from fairlead.core.ticket import LeanTicket
 from fairlead.errors import Misuse
-from fairlead.runtime.loop import task_of
+from fairlead.runtime.loop import DONE, task_of
 from fairlead.tasks.door import Bound, bound_fields
 from fairlead.tasks.priority import Priority
 from fairlead.tasks.work import Work
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Generator, Mapping
+    from collections.abc import Coroutine, Generator, Mapping
     from types import TracebackType
 
     from fairlead.core import Explanation
@@ -104,25 +104,15 @@ class Turn(TaskTicket):
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> _Done:
+    ) -> Coroutine[Any, Any, None]:
         self.door._finish(self, OK, error)
         return DONE
-
-
-class _Done:
-    """An awaitable that is done."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        return NOTHING  # type: ignore[no-any-return]
 
 
 def _the_body() -> None:
     """Stand for the work of a turn, which is whatever the caller does."""
 
 
-DONE = _Done()
 NOTHING: Any = iter(())  # for ever at its end: awaiting it goes on at once
 RARE = tuple(name for name in Ticket.RARE if name not in TaskTicket.__slots__)
 
