@@ -6,7 +6,6 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator
-from operator import eq
 
 import asyncpg
 import pytest
@@ -183,24 +182,6 @@ async def test_claims_and_endings_change_no_column_that_an_index_knows(url, conn
     for (definition,) in rows:
         known = set(re.findall(r"\w+", definition.partition("USING")[2]))
         assert not known & {*changed.split(), "acked", "result", "error", "ready_at"}, definition
-
-
-async def test_a_claim_leaves_most_jobs_on_their_page(url, connection):
-    """A move makes a new entry in the index, whatever columns it knows."""
-    store = PostgresStore(url, listen=False)
-    await store.migrate()
-    await store.open()
-    pages = f"SELECT dag, (ctid::text::point)[0] FROM {read_url(url).schema}.jobs ORDER BY dag"
-    try:
-        epoch = await store.lead("me", 1000.0) or 0
-        dags = [run.dag for run in await store.submit([new_run()] * 1000)]
-        before = await connection.fetch(pages)
-        claims = [Claim(dag, 0, 1, 7) for dag in dags]
-        assert len(await store.claim("me", epoch, claims, acked=True)) == 1000
-        after = await connection.fetch(pages)
-        assert sum(map(eq, before, after)) > 750
-    finally:
-        await store.close()
 
 
 async def test_plans_made_on_empty_tables_are_right_for_full_ones(url, connection):
