@@ -316,6 +316,23 @@ class StoreContract:
         assert second.inputs == {0: result}
         assert (await hand.store.jobs(submitted.dag))[0].result == result
 
+    async def test_no_character_in_a_text_takes_it_for_two(self, hand: Hand):
+        texts = ["a\x1fb", "\x1f", "c\x1f\x1f", "d"]
+        runs = [
+            new_run([text], name=text, of_jobs={"payload": f'["{text}"]'}, tenant=text)
+            for text in texts
+        ]
+        submitted = await hand.store.submit(runs)
+        rows = [(await hand.store.jobs(one.dag))[0] for one in submitted]
+        assert [row.name for row in rows] == texts
+        assert [row.task for row in rows] == [f"task-{text}" for text in texts]
+        for one, text in zip(submitted, texts, strict=True):
+            (claimed,) = await hand.claim(one.dag, 0)
+            assert claimed.payload == f'["{text}"]'
+            found = await hand.store.run(one.dag)
+            assert found is not None
+            assert (found.name, found.tenant) == (text, text)
+
     # Leading
 
     async def test_one_leads_until_it_resigns(self, store: Store):

@@ -26,7 +26,7 @@ from fairlead.jobs.cycles import order_of, shortest_cycle
 from fairlead.jobs.graph import Dag
 from fairlead.jobs.nodes import Node
 from fairlead.jobs.registry import Task, task_of
-from fairlead.jobs.rows import MOST_NODES, Registered
+from fairlead.jobs.rows import MOST_NODES, Plan, Registered
 from fairlead.jobs.sla import Sla
 from tests.jobs import wfformat
 
@@ -248,6 +248,22 @@ def test_an_estimate_of_nothing_is_one(learned):
     alone.add(extract)
     (job,) = alone.plan(tasks, now=NOW, estimates=learned).jobs
     assert (job.estimate, job.height) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("learned", [{}, {"merge": 4.0}])
+def test_a_run_of_one_job_has_the_rows_that_any_other_way_gives_it(learned):
+    plain = Dag("plain", tenant="acme", key="k")
+    plain.add(extract, "a.pdf", deep={"x": [1]})
+    named = Dag("named")
+    named.add("merge", []).options(name="first")
+    bounded = Dag("bounded", soft_sla="5m")
+    bounded.add(merge)
+    due = Dag("due")
+    due.add(merge).options(hard_sla="1h")
+    for dag in (plain, named, bounded, due):
+        whole = Plan(dag, TASKS, NOW + 60, learned)
+        assert list(whole.faults()) == []
+        assert dag.plan(TASKS, now=NOW, start_at=NOW + 60, estimates=learned) == whole.run(NOW + 60)
 
 
 # What is refused, by the rows of the catalogue

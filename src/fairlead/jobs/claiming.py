@@ -39,12 +39,14 @@ class Claimer:
         here: list[Claim] = []
         there: list[Claim] = []
         homeless: list[ReadyJob] = []
+        make = tuple.__new__  # what the record's own maker does, in a third of the time
         for job in jobs:
-            worker = roster.place(job.executor, (job.dag, job.node), own)
+            dag, node = one = job[:2]
+            worker = roster.place(job.executor, one, own)
             if worker is None:
                 homeless.append(job)
                 continue
-            claim = Claim(job.dag, job.node, worker, self._fences.getrandbits(62))
+            claim = make(Claim, (dag, node, worker, self._fences.getrandbits(62)))
             (here if worker in own else there).append(claim)
         claimed = await self._claim(here, epoch, acked=True) if here else []
         self._crew.dispatch(claimed)

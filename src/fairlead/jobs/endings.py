@@ -51,7 +51,11 @@ def retry_delay(base: float, retry: int, draw: float) -> float:
 
 def completed(job: Held, result: str, *, ran: float | None = None) -> Ending:
     """It returned; `result` is JSON."""
-    return Ending(job.dag, job.node, job.fence, COMPLETED, result, ran=ran, task=job.task)
+    # What the record's own maker does, in a third of the time.
+    return tuple.__new__(
+        Ending,
+        (job.dag, job.node, job.fence, COMPLETED, result, None, 0.0, None, None, ran, job.task),
+    )
 
 
 def failed(job: Held, error: str, draw: float, *, ran: float | None = None) -> Ending:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.jobs.nodes import Node, text_of
 from fairlead.jobs.registry import Task
-from fairlead.jobs.rows import Plan
+from fairlead.jobs.rows import Plan, Registered, run_of_one
 from fairlead.jobs.sla import due_times, instant, sla_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from fairlead.jobs.records import NewRun
-    from fairlead.jobs.rows import Registered
 
 
 class Dag:
@@ -92,7 +91,10 @@ class Dag:
         """
         begin = None if start_at is None else instant(start_at, "start_at")
         begun = now if begin is None or begin < now else begin
-        plan = Plan(self, tasks, begun, estimates or {})
+        registered = tasks if isinstance(tasks, Registered) else Registered(tasks)
+        if (run := run_of_one(self, registered, estimates or {}, begin)) is not None:
+            return run
+        plan = Plan(self, registered, begun, estimates or {})
         for fault in plan.faults():
             raise fault.error
         return plan.run(begin)

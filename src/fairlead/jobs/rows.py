@@ -237,6 +237,33 @@ class Plan:
         return levels, heights
 
 
+def run_of_one(
+    dag: Dag, registered: Registered, estimates: Mapping[str, float], start_at: float | None
+) -> NewRun | None:
+    """Make the rows of a DAG of one job that has nothing but arguments; None of any other.
+
+    Of such a one only the task can be wrong, and a queue of jobs is full of them.
+    """
+    if len(dag.nodes) != 1 or dag.soft or dag.hard:
+        return None
+    (node,) = dag.nodes
+    if node.fault or node.uses or node.after or node.soft or node.hard:
+        return None
+    task, _, executor, estimate, retries, retry_delay, timeout = registered.find(node.call)
+    if estimate is None:
+        estimate = estimates.get(task)
+    make = tuple.__new__  # as in `Plan.run`
+    height = UNKNOWN_ESTIMATE if estimate is None else estimate
+    job = make(
+        NewJob,
+        (
+            *(node.name, task, executor, node.payload, (), (), 0, height, estimate),
+            *(None, None, False, retries, retry_delay, timeout),
+        ),
+    )
+    return make(NewRun, (dag.name, (job,), dag.tenant, dag.key, None, None, start_at))
+
+
 class Registered:
     """Finds the task that a call means."""
 

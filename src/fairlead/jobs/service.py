@@ -194,7 +194,8 @@ class Jobs:
         submitted = await store.submit(runs, connection)
         if self.scheduler is not None:
             self.scheduler.look_soon()
-        return [Run(str(one.dag), one.new) for one in submitted]
+        make = tuple.__new__  # as for rows: a thousand of them for each batch of a queue
+        return [make(Run, (str(dag), new)) for dag, new in submitted]
 
     async def wait(self, run: Any, timeout: Any = None) -> Outcome:
         """Wait for a run to end, well or not; `TimeoutError` if it takes longer than `timeout`."""

@@ -40,6 +40,7 @@ from fairlead.jobs.stores.postgres_rows import (
 from fairlead.jobs.stores.postgres_submitting import (
     SUBMIT,
     columns_of,
+    for_asyncpg,
     submit_on,
     submitted,
 )
@@ -206,7 +207,7 @@ class PostgresStore(Operations):
             return []
         if connection is not None:
             return await submit_on(connection, self._address, self._hints.channel, runs)
-        told = columns_of(runs)
+        told = for_asyncpg(columns_of(runs))
         # With keys a repetition finds what the first try stored.
         safe = all(run.key is not None for run in runs)
         rows = await self._fetch(SUBMIT, *told, again=safe)
