@@ -13,7 +13,7 @@ from fairlead.flows.flow import FAILED, OK, Flow
 from fairlead.flows.point import NOWHERE
 from fairlead.flows.points import Points
 from fairlead.runtime import LoopGate, plain_gates
-from fairlead.runtime.loop import DONE, task_of
+from fairlead.runtime.loop import NO_WAIT, task_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -99,7 +99,7 @@ class AsyncFlow(Flow):
         point = self.point
         if point is not None and self.accepted:
             point.end(self, OK if kind is None else FAILED, None)
-        return DONE
+        return NO_WAIT
 
     def told(self) -> None:
         """Carry out a verdict that another's verb brought."""

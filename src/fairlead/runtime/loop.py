@@ -41,7 +41,7 @@ def _end() -> Generator[Any, Any, None]:
 # Awaiting it goes on at once, any number of times; a coroutine made for each time costs more (benchmarks/flows.py).
 _ended: Any = _end()
 next(_ended, None)
-DONE: Coroutine[Any, Any, None] = _ended
+NO_WAIT: Coroutine[Any, Any, None] = _ended
 
 GATES: WeakSet[LoopGate] = WeakSet()
 

@@ -13,7 +13,7 @@ from fairlead.config import seconds
 from fairlead.core import Outcome, State, Ticket
 from fairlead.core.ticket import LeanTicket
 from fairlead.errors import Misuse
-from fairlead.runtime.loop import DONE, task_of
+from fairlead.runtime.loop import NO_WAIT, task_of
 from fairlead.tasks.door import Bound, bound_fields
 from fairlead.tasks.priority import Priority
 from fairlead.tasks.work import Work
@@ -106,7 +106,7 @@ class Turn(TaskTicket):
         traceback: TracebackType | None,
     ) -> Coroutine[Any, Any, None]:
         self.door._finish(self, OK, error)
-        return DONE
+        return NO_WAIT
 
 
 def _the_body() -> None:
