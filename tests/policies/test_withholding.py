@@ -2,9 +2,9 @@
 
 import pytest
 
-from fairlead.capacities import Slots
+from fairlead.capacities import Slots, TokenBucket
 from fairlead.core import Gate, State, Ticket
-from fairlead.policies import Classes, FairQueue, Level, Planner
+from fairlead.policies import FIFO, Classes, FairQueue, Level, Planner
 
 
 def withholding(*_):
@@ -26,6 +26,17 @@ def test_a_planner_that_leaves_everything_out_starts_nothing(policy):
     ticket = Ticket("a", tenant="t")
     gate.offer(ticket, 0.0)
     assert ticket.state is State.WAITING
+
+
+def test_a_flow_whose_queue_withholds_keeps_nobody_else_from_being_asked():
+    def inside(tenant):
+        return withholding() if tenant == "first" else FIFO()
+
+    gate = Gate(FairQueue("tenant", inside=inside), TokenBucket(1.0, burst=1))
+    withheld, other = Ticket("a", tenant="first"), Ticket("b", tenant="second")
+    gate.offer(withheld, 0.0)
+    gate.offer(other, 0.0)
+    assert (withheld.state, other.state) == (State.WAITING, State.RUNNING)
 
 
 def test_a_limit_set_to_none_leaves_the_limits_inside():

@@ -74,15 +74,23 @@ class Dispatcher(Preempting):
         """Tell when `advance` could next matter; inf if never."""
         if self._untold:
             return self.now
-        self.due = min(self._scopes.soonest(), self._deadlines.soonest())
+        self._look_ahead()
         if self.policy.timed and self.waiting and not self._full:
             self.due = min(self.due, self.policy.wakes_at(self.now))
         return self.due
 
+    def _look_ahead(self) -> None:
+        self.due = self._scopes.soonest()
+        ends = self._deadlines.soonest()
+        if ends < self.due:  # here and in `_arrive` a min() costs more: benchmarks/flows.py
+            self.due = ends
+
     def _arrive(self, now: float, own: Ticket | None = None) -> list[Ticket]:
         """Bring the gate to `now`, letting what was due before happen at its own time; tell of all but the caller's."""
         changed, self._untold = self._untold, []
-        self._since = -inf if changed else max(self.now, min(self.due, now))
+        self._since = -inf if changed else self.now
+        if not changed and self.now < now:
+            self._since = now if now <= self.due else max(self.now, self.due)
         if now > self.due:
             while (at := self.next_wakeup(self.now)) < now:
                 self.now = max(at, self.now)
@@ -103,9 +111,9 @@ class Dispatcher(Preempting):
             if self.due <= now:
                 for scope in self._scopes.ripe(now):
                     self._full = False
-                    if scope is not STOP and scope is not FULL:
+                    if scope is not STOP:
                         self._scopes.open(scope, now)
-                self.due = min(self._scopes.soonest(), self._deadlines.soonest())
+                self._look_ahead()
             if self.waiting:
                 self._dispatch(now, changed)
             elif self.capacity.opened:
@@ -305,9 +313,9 @@ class Dispatcher(Preempting):
             self._refuse(ticket, now)
             self._admitted.append(ticket)  # to be taken out of the queue, though not to be started
             return None
-        soonest = self._scopes.expect(refusal, ticket, now)
-        if soonest < self.due:
-            self.due = soonest
+        ends = self._scopes.expect(refusal, ticket, now)
+        if ends < self.due:
+            self.due = ends
         if refusal is FULL:
             self._full = True
             return STOP

@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 from math import inf, nextafter
 from typing import TYPE_CHECKING
 
-from fairlead.core.capacity import FULL, Hold, Later
+from fairlead.core.capacity import FULL, STOP, Hold, Later
 from fairlead.core.ticket import WAITING
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class Scopes:
         "_timer_of",
         "_timers",
         "closed",
+        "everyone_at",
     )
 
     def __init__(self, policy: Policy, capacity: Capacity, reserve_after: float) -> None:
@@ -35,6 +36,7 @@ class Scopes:
         self._capacity = capacity
         self._reserve_after = reserve_after
         self.closed: dict[Hashable, Ticket] = {}
+        self.everyone_at = inf  # when a STOP or FULL may end: a timer of its own, as it is no scope
         self._timers: list[tuple[float, int, Hashable]] = []
         self._timer_of: dict[Hashable, float] = {}
         self._count = 0  # tells timers of one instant apart, so that scopes are never compared
@@ -87,16 +89,15 @@ class Scopes:
         return self.soonest()
 
     def expect(self, refusal: Hashable, ticket: Ticket, now: float) -> float:
-        """Set the timer of a refusal, unless an earlier one is set; tell when the first of all is due."""
+        """Set the timer of a refusal, unless an earlier one is set; tell when the refusal may end."""
         at = self._capacity.ready_at(ticket, now, refusal)
         if at <= now:  # one that says "now" and refuses must not stop time
             at = nextafter(now, inf)
-        timers, timer_of = self._timers, self._timer_of  # `_set_timer`, for benchmarks/flows.py
-        if at < timer_of.get(refusal, inf):
-            timer_of[refusal] = at
-            self._count = count = self._count + 1
-            heappush(timers, (at, count, refusal))
-        return timers[0][0] if timers else inf
+        if refusal is not STOP and refusal is not FULL:
+            self._set_timer(refusal, at)
+        elif at < self.everyone_at:
+            self.everyone_at = at
+        return at
 
     def _set_timer(self, scope: Hashable, at: float) -> None:
         if at < self._timer_of.get(scope, inf):
@@ -105,11 +106,16 @@ class Scopes:
             heappush(self._timers, (at, self._count, scope))
 
     def soonest(self) -> float:
-        return self._timers[0][0] if self._timers else inf
+        timers, at = self._timers, self.everyone_at
+        return timers[0][0] if timers and timers[0][0] < at else at
 
     def ripe(self, now: float) -> list[Hashable]:
-        """Take out the scopes whose time has come."""
-        timers, timer_of, ripe = self._timers, self._timer_of, []
+        """Take out the scopes whose time has come, STOP for what holds everybody back."""
+        ripe: list[Hashable] = []
+        timers, timer_of = self._timers, self._timer_of
+        if self.everyone_at <= now:
+            self.everyone_at = inf
+            ripe.append(STOP)
         while timers and timers[0][0] <= now:
             at, _, scope = heappop(timers)
             if timer_of.get(scope) == at:  # else an earlier timer has replaced it

@@ -55,7 +55,7 @@ class FairQueue(Sharers):
     """Share by weight between the values of `by`, an attribute of the ticket or a function.
 
     Weights are a mapping, or a function of the value, asked when a flow of that value appears.  A function given as
-    `inside` may have an attribute `withholds`: False promises that a lone ticket in its queues may always go.
+    `inside` may have an attribute `withholds`: False promises that who waits in its queues is always offered.
 
     >>> by_tenant = FairQueue("tenant", weights={"gold": 3, "free": 1})
     >>> nested = FairQueue("workload", inside=lambda workload: FairQueue("tenant"))
@@ -83,12 +83,13 @@ class FairQueue(Sharers):
         self._paid: list[tuple[float, int, Flow]] = []
         self._passed: list[tuple[float, int, Flow]] = []
         self._groups: dict[Hashable, list[tuple[float, int, Flow]]] = {}
-        self._clock = 0.0
+        self._clock = self._weight = 0.0
         self._served = 0.0  # the start tag served last: no competing flow stands before it
-        self._weight = 0.0
         self._turn = 0
         # A ticket that started past an empty queue, and its charge; while it is set, there are no flows.
         self._past: tuple[Ticket, float, float] | None = None
+        # While nothing has scopes and nothing inside withholds, only a STOP refuses: `admit` is asked as it is.
+        self._direct = not self.withholds
         self._refused: list[Hashable] = []
         self._stopped = False
         self._admit: Admit | None = None
@@ -122,6 +123,7 @@ class FairQueue(Sharers):
     def push(self, ticket: Ticket, now: float) -> bool | None:
         if self._past is not None:
             self._recall()
+        self._direct = self._direct and not ticket.scopes
         key = self._key(ticket)
         flow = self._flows.get(key) or self._flow(key)
         behind = flow.queue.push(ticket, now)
@@ -169,10 +171,11 @@ class FairQueue(Sharers):
 
     def _forget(self, flow: Flow) -> None:
         """Drop an idle flow as soon as it would start no later as a new one."""
-        if not flow.queue and flow.start > self._served:
-            heappush(self._passed, (flow.start, flow.number, flow))
-        elif not flow.queue and self._flows.get(flow.key) is flow:
-            self._part_with(flow)
+        if self._direct or not flow.queue:  # who is asked directly competes, or is empty
+            if flow.start > self._served:
+                heappush(self._passed, (flow.start, flow.number, flow))
+            elif self._flows.get(flow.key) is flow:
+                self._part_with(flow)
 
     def _first(self) -> Flow | None:
         heap = self._competing
@@ -197,8 +200,9 @@ class FairQueue(Sharers):
         return refusal
 
     def pick(self, admit: Admit, now: float) -> Ticket | None:
-        self._admit = admit
-        self._stopped = False
+        self._stopped = self._direct  # asked directly, a queue is refused by a STOP alone
+        if not self._direct:
+            self._admit, admit = admit, self._ask  # held bound, it would be a cycle
         if self._timed:
             for flow, at in self._timed.items():
                 if at <= now and flow.entry is None and flow.queue:
@@ -214,7 +218,7 @@ class FairQueue(Sharers):
                 flow.entry = entry = (flow.start, flow.number, flow)
                 heapreplace(heap, entry)
                 continue
-            ticket = flow.queue.pick(self._ask, now)  # held bound, it would be a cycle
+            ticket = flow.queue.pick(admit, now)
             if self._refused or flow.woken:
                 self._note_refusals(flow, now)
             if ticket is not None:
@@ -267,11 +271,10 @@ class FairQueue(Sharers):
             self._clock += work / self._weight
 
     def _start_afresh(self) -> None:
+        for heap in (self._competing, self._paid, self._passed):
+            heap.clear()
         self._flows.clear()
         self._timed.clear()
-        self._competing.clear()
-        self._paid.clear()
-        self._passed.clear()
         self._groups.clear()
         self._clock = self._served = self._weight = 0.0
 

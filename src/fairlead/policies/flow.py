@@ -129,17 +129,19 @@ class Sharers(Policy):
             weight = self._weights.of(key)
             queue = self._spare.pop() if self._spare else self._inside(key)
             flow = self._flows[key] = Flow(key, self._fresh, queue, weight)
-            if queue.timed:
-                self._timed[flow] = inf
-                self.timed = True
-            if queue.rouses:
-                queue.rouse = partial(self._rouse, flow)
+            if self.nests:  # else there is nothing of the kind inside
+                if queue.timed:
+                    self._timed[flow] = inf
+                    self.timed = True
+                if queue.rouses:
+                    queue.rouse = partial(self._rouse, flow)
         return flow
 
     def _part_with(self, flow: Flow) -> None:
         """Drop an empty flow; one that comes may have its queue."""
         del self._flows[flow.key]
-        self._timed.pop(flow, None)
+        if self._timed:
+            self._timed.pop(flow, None)
         if len(self._spare) < self._spares:
             self._spare.append(flow.queue)
             flow.queue = GONE
