@@ -47,6 +47,7 @@ class TokenBucket(Capacity):
     """
 
     lasts = True
+    spends = True
 
     def __init__(
         self,

@@ -59,6 +59,7 @@ class Dispatcher(Preempting):
         self._scoped, self._watches = capacity.scoped, capacity.watches
         self._charges = policy.charges
         self._counted: Any = capacity if capacity.counts else None
+        self._spends = capacity.spends
         self._lasts = capacity.lasts and not capacity.scoped
         # Is more to be done for one that waits no longer than to count it?  Also once one had a deadline, or may evict.
         self._notes = capacity.watches or capacity.scoped

@@ -22,7 +22,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.core.capacity import Capacity
-from fairlead.core.dispatch import GONE, Dispatcher
+from fairlead.core.dispatch import GONE
+from fairlead.core.drawing import Drawing
 from fairlead.core.explain import Explanation, explain
 from fairlead.core.policy import Policy
 from fairlead.core.ticket import (
@@ -54,7 +55,7 @@ class Change(NamedTuple):
     args: tuple[Any, ...] = ()
 
 
-class Gate(Dispatcher):
+class Gate(Drawing):
     """Join a policy and a capacity.
 
     >>> from fairlead.policies import FIFO
@@ -229,12 +230,6 @@ class Gate(Dispatcher):
                     ticket.reason = limit
                     changed.append(ticket)
         self._settle(now, changed)
-
-    def _skips(self, ticket: Ticket) -> bool:
-        try:
-            return self.policy.skips(ticket)
-        except Exception:
-            return False  # `push` will say what is wrong with it
 
     def _outranks(self, ticket: Ticket, now: float) -> bool:
         """Say whether a newcomer may be asked at once, though others wait: all of them rank after it."""

@@ -7,10 +7,10 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from fairlead.core.ticket import NEW, WAITING
+from fairlead.core.ticket import DONE, NEW, WAITING
 from fairlead.errors import Misuse
 from fairlead.flows.decorating import BlockingDecorating
-from fairlead.flows.flow import FAILED, OK, Flow
+from fairlead.flows.flow import DEFAULT, FAILED, NO_LABELS, OK, Flow, read_labels
 from fairlead.flows.points import Points
 from fairlead.flows.scheduler import PATIENCE
 from fairlead.runtime import ThreadGate, plain_gates
@@ -34,10 +34,48 @@ class BlockingFlow(Flow):
     scheduler: SyncFlowScheduler
     _told: threading.Event | None = None
 
+    def __init__(
+        self,
+        control_point: str,
+        labels: Mapping[str, str] | None,
+        scheduler: SyncFlowScheduler,
+        point: Point | None,
+    ) -> None:
+        # As in `AsyncFlow`.
+        self.control_point = control_point
+        self.labels = NO_LABELS if labels is None else read_labels(labels)
+        self.scheduler = scheduler
+        self.point = point
+        self.timeout = None
+        self.state = NEW
+        self.cost = 1.0
+        self.workload = DEFAULT
+        self.accepted = self.ended = False
+        self.spell = None
+
     def __enter__(self) -> Self:
         """Ask for tokens, and wait for them as long as it may."""
+        point = self.point
+        if point is not None and point.spell is not None and point.runtime.entered:
+            lock = point.runtime.lock
+            lock.acquire()  # as `with` does, for half of what that costs
+            try:
+                spell = point.spell
+                if spell is not None:
+                    self.workload, self.cost = spell.workload, spell.cost
+                    if point.gate.draw(self, point.runtime.clock()):
+                        spell.started += 1
+                        self.spell = spell
+                        self.accepted = True
+                        return self
+            finally:
+                lock.release()
+        return self._ask()
+
+    def _ask(self) -> Self:
         if self.state is not NEW:
             raise Misuse(f"{self!r} was entered before; make a new flow for each turn")
+        self.line_up()
         point = self.point
         if point is None:
             self.accepted = True  # nothing limits it
@@ -128,6 +166,18 @@ class BlockingFlow(Flow):
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         point = self.point
+        if self.spell is not None and kind is None and point is not None:
+            lock = point.runtime.lock
+            lock.acquire()
+            try:
+                spell = self.spell
+                if not self.ended and not spell.over:
+                    self.ended = True
+                    self.state = DONE
+                    spell.ended += 1
+                return
+            finally:
+                lock.release()
         if point is not None and self.accepted:
             with point.runtime.lock:
                 if point is self.point:  # else another has taken its place meanwhile
