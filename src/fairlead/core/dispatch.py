@@ -59,13 +59,13 @@ class Dispatcher(Preempting):
         self._scoped, self._watches = capacity.scoped, capacity.watches
         self._charges = policy.charges
         self._counted: Any = capacity if capacity.counts else None
-        self._spends = capacity.spends
         self._lasts = capacity.lasts and not capacity.scoped
         # Is more to be done for one that waits no longer than to count it?  Also once one had a deadline, or may evict.
         self._notes = capacity.watches or capacity.scoped
         plain = policy.shortcut and type(policy).skips is Policy.skips
         self._all_skip = plain or not policy.withholds
         self._plain = capacity.counts and self._all_skip and not self._charges
+        self._draws = capacity.spends and self._all_skip and not self._charges
         # Where there is room for one there is room for any: to be asked is to be admitted.
         self._asker: Admit = self._admitted.append if capacity.counts else self._admit
 
@@ -177,6 +177,23 @@ class Dispatcher(Preempting):
         if isinstance(error, FairleadError):
             raise error
         raise PolicyError(f"{title(self.policy)} could not {deed} {ticket!r}: {error!r}") from error
+
+    def _turn_away(self, tickets: list[Ticket], now: float, changed: list[Ticket]) -> None:
+        """Of those enlisted, the last beyond a limit are refused."""
+        for ticket in reversed(tickets):
+            if ticket.state is WAITING and ticket not in self._claims:
+                limit = self.policy.overflow(ticket)
+                if limit is not None:
+                    self._drop(ticket, REFUSED, now)
+                    ticket.reason = limit
+                    changed.append(ticket)
+        self._settle(now, changed)
+
+    def _skips(self, ticket: Ticket) -> bool:
+        try:
+            return self.policy.skips(ticket)
+        except Exception:
+            return False  # `push` will say what is wrong with it
 
     def _drop(self, ticket: Ticket, state: State, now: float) -> None:
         if ticket in self._claims:

@@ -51,25 +51,26 @@ class BlockingFlow(Flow):
         self.cost = 1.0
         self.workload = DEFAULT
         self.accepted = self.ended = False
-        self.spell = None
+        self.drawn = None
 
     def __enter__(self) -> Self:
         """Ask for tokens, and wait for them as long as it may."""
         point = self.point
-        if point is not None and point.spell is not None and point.runtime.entered:
-            lock = point.runtime.lock
-            lock.acquire()  # as `with` does, for half of what that costs
+        if point is not None and point.drawing is not None and point.runtime.entered:
+            runtime = point.runtime
+            runtime.lock.acquire()  # as `with` does, for half of what that costs
             try:
-                spell = point.spell
-                if spell is not None:
-                    self.workload, self.cost = spell.workload, spell.cost
-                    if point.gate.draw(self, point.runtime.clock()):
-                        spell.started += 1
-                        self.spell = spell
+                drawn = point.drawing  # as it is now
+                if drawn is not None:
+                    self.workload, self.cost = drawn.workload, drawn.cost
+                    if point.gate.draw(self, runtime.clock()):
+                        drawn.started += 1
+                        drawn.flows[self] = None
+                        self.drawn = drawn.flows
                         self.accepted = True
                         return self
             finally:
-                lock.release()
+                runtime.lock.release()
         return self._ask()
 
     def _ask(self) -> Self:
@@ -165,19 +166,17 @@ class BlockingFlow(Flow):
         return super().end(status, tokens)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        point = self.point
-        if self.spell is not None and kind is None and point is not None:
-            lock = point.runtime.lock
-            lock.acquire()
+        drawn = self.drawn
+        if drawn is not None and kind is None:
             try:
-                spell = self.spell
-                if not self.ended and not spell.over:
-                    self.ended = True
-                    self.state = DONE
-                    spell.ended += 1
+                del drawn[self]  # as `end_drawn`
+            except KeyError:
+                pass  # it has ended, or was forgotten
+            else:
+                self.ended = True
+                self.state = DONE
                 return
-            finally:
-                lock.release()
+        point = self.point
         if point is not None and self.accepted:
             with point.runtime.lock:
                 if point is self.point:  # else another has taken its place meanwhile

@@ -10,17 +10,20 @@ from fairlead.core import Change, Gate
 from fairlead.core.ticket import DONE, EXPIRED, Outcome
 from fairlead.errors import PolicyError
 from fairlead.flows.counts import MOST_WORKLOADS, Counts
+from fairlead.flows.drawn import Drawn
 from fairlead.flows.parts import CONCURRENCY, QUOTA, keyed
-from fairlead.flows.spells import LONGEST_UNENDED, Spells
 from fairlead.flows.window import WindowMean
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from fairlead.core.capacity import Capacity
     from fairlead.flows.flow import Flow
     from fairlead.flows.parts import Parts
     from fairlead.flows.settings import ControlPoint
-    from fairlead.flows.spells import Spell
 
+# Seconds after which a flow that nobody ended is forgotten, where nothing lets it hold its tokens longer.
+LONGEST_UNENDED = 3600.0
 COSTS_MOVE = 5.0  # seconds between two moves of what the flows of a workload are taken to cost
 RECENT = 60.0  # seconds that an end counts for how fast things go
 FAILED, IGNORED = Outcome.FAILED, Outcome.IGNORED
@@ -36,13 +39,13 @@ class Ending:
     runtime: Any
     load: Any
     learner: Any
-    spell: Spell | None  # what flows are counted in that hold nothing; None: all are in the gate's books
+    drawing: Drawn | None  # where flows are that hold nothing; None: all are in the gate's books
     _learns: bool
     _costs: dict[str, WindowMean] | None  # how long the work of each workload takes
 
     def __init__(self) -> None:
         self._counts = Counts()
-        self.spells = Spells()
+        self.drawn = Drawn()
         self.heir: Ending | None = None  # the point that has taken its place
         self._costs = None
         self._finished: deque[tuple[float, float]] = deque(maxlen=64)  # when, and how many tokens
@@ -50,15 +53,26 @@ class Ending:
     def continue_from(self, former: Ending) -> None:
         """Go on counting where the point before this one has stopped."""
         former.heir = self
-        self._counts, self.spells = former._counts, former.spells
-        if self.spell is not None:
-            self.spell = self.spells.begin(self.spell.workload, self.spell.cost)
+        self._counts, self.drawn = former.counts, former.drawn
+        if self.drawing is not None:
+            self.draw_from_now(self.drawing.workload, self.drawing.cost)
+
+    def draw_from_now(self, workload: tuple[str, float], cost: float) -> None:
+        """Let flows be drawn: each is of this workload, and costs that."""
+        self.drawn.tell(self._counts)
+        self.drawn.workload, self.drawn.cost = workload, cost
+        self.drawing = self.drawn
 
     @property
     def counts(self) -> Counts:
         """What was counted, up to now."""
-        self.spells.tell(self._counts)
+        with self._lock:
+            self.drawn.tell(self._counts)
         return self._counts
+
+    @property
+    def _lock(self) -> AbstractContextManager[Any]:
+        return getattr(self.runtime, "lock", None) or nullcontext()  # only what threads share has one
 
     def rate(self, now: float) -> float | None:
         """Tell how many tokens a second came back of late; None if that is not known, or not what one waits for."""
@@ -73,9 +87,9 @@ class Ending:
         """Give back what lasts as long as the work, and settle what was charged; False if that was done before."""
         if flow.ended:
             return False
+        if flow.drawn is not None:
+            return self._end_drawn(flow, outcome, tokens)
         flow.ended = True
-        if flow.spell is not None:
-            return self._end_drawn(flow, flow.spell, outcome, tokens)
         busy = 0.0 if self.learner is None else self.parts.busy(flow)  # its own tokens among them
         gate, runtime = self.gate, self.runtime
         try:  # what `runtime.finish` does, for benchmarks/flows.py
@@ -101,22 +115,23 @@ class Ending:
             self._settle(flow, tokens, now)
         return False
 
-    def _end_drawn(self, flow: Flow, spell: Spell, outcome: Outcome, tokens: float | None) -> bool:
-        flow.state = DONE
-        spell.ended += 1
+    def _end_drawn(self, flow: Flow, outcome: Outcome, tokens: float | None) -> bool:
+        in_time = flow.end_drawn()
+        if not in_time:
+            if flow.ended:  # by another thread
+                return False
+            flow.ended = True
+            self._counts.ended_flows += 1
+            self._counts.late_ends += 1
         if outcome is FAILED:
-            spell.failed += 1
+            self._counts.failed_flows += 1
         if tokens is not None and tokens != flow.cost:
             self._settle(flow, tokens, self.runtime.now())
-        if not spell.over:
-            return True
-        spell.tell(self._counts)
-        self._counts.late_ends += 1
-        return False
+        return in_time
 
     def _settle(self, flow: Flow, tokens: float, now: float) -> None:
         """Correct what a quota charged a flow that no gate knows any more; a reload may have moved the quota."""
-        with getattr(self.runtime, "lock", None) or nullcontext():  # only what threads share has one
+        with self._lock:
             if self.heir is not None:
                 self.heir._settle(flow, tokens, now)
                 return
@@ -144,9 +159,9 @@ class Ending:
 
     def forget_unended(self, now: float) -> None:
         """End flows that nobody ended, so that they are not remembered for ever."""
-        self.spell = self.spells.turn(self.spell, self._counts, now)
         said = self.settings.concurrency
         oldest = now - max(LONGEST_UNENDED, said.max_inflight_duration if said is not None else 0.0)
+        self._counts.forgotten += self.drawn.forget(oldest)
         while True:
             flow = next(iter(self.gate.holders), None)  # the first to start
             if flow is None or flow.started_at >= oldest:

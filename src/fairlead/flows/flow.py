@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fairlead.config import shown
 from fairlead.core.ticket import (
+    DONE,
     EXPIRED,
     NEW,
     REFUSED,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from fairlead.core.ticket import Evicted
     from fairlead.flows.point import Point
-    from fairlead.flows.spells import Spell
 
     Status = Literal["ok", "error"]
 
@@ -59,12 +59,12 @@ class Flow(LeanTicket):
         "accepted",
         "control_point",
         "cost",
+        "drawn",
         "ended",
         "labels",
         "point",
         "queued_ahead",
         "scheduler",
-        "spell",
         "tenant",
         "timeout",
         "user",
@@ -102,7 +102,7 @@ class Flow(LeanTicket):
         self.cost = 1.0
         self.workload: Any = DEFAULT
         self.accepted = self.ended = False
-        self.spell: Spell | None = None  # what it is counted in, if it holds nothing
+        self.drawn: dict[Flow, None] | None = None  # it is one of these while it runs, and holds nothing
         self.line_up()
 
     def line_up(self) -> None:
@@ -118,11 +118,6 @@ class Flow(LeanTicket):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.control_point} {self.state.value}>"
-
-    @property
-    def forgotten(self) -> bool:
-        """Whether its end would come too late to be counted, though nothing ends it."""
-        return self.spell is not None and self.spell.over
 
     @property
     def patience(self) -> float | None:
@@ -203,6 +198,16 @@ class Flow(LeanTicket):
         if on_reject is None:
             raise self.refusal()
         return on_reject()
+
+    def end_drawn(self) -> bool:
+        """End a flow that holds nothing; False if that was done before.  Needs no lock."""
+        try:
+            del self.drawn[self]  # type: ignore[index]
+        except KeyError:
+            return False
+        self.ended = True
+        self.state = DONE
+        return True
 
     def end(self, status: Status = "ok", tokens: float | None = None) -> bool:
         """Say that the work is done, and what it really cost, if that differs from what was charged.

@@ -82,9 +82,9 @@ class Point(Ending):
         fixed, varied = self.resolver.fixed, scheduler.workloads or self._fair or self.load
         if fixed is not None and not varied and fixed.queue_timeout is None and fixed.workload[1]:
             self._alike = (fixed.workload, fixed.tokens)
-        self.spell = None  # counted anew, as what the flows from now on are
+        self.drawing = None
         if self._alike is not None and self.capacity.spends and not self._learns:
-            self.spell = self.spells.begin(*self._alike)
+            self.draw_from_now(*self._alike)
 
     def _estimate(self, workload: str) -> float | None:
         mean = self._costs.get(workload) if self._costs is not None else None
@@ -143,7 +143,7 @@ class Point(Ending):
 
     def retire(self) -> None:
         """Let nobody ask here any more."""
-        self.retired, self.home, self.spell = True, NOWHERE, None
+        self.retired, self.home, self.drawing = True, NOWHERE, None
 
     def tick(self, now: float) -> None:
         """Do what is due now and then: step the controller, forget what nobody ends."""

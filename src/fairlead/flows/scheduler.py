@@ -50,22 +50,23 @@ class AsyncFlow(Flow):
         self.cost = 1.0
         self.workload = DEFAULT
         self.accepted = self.ended = False
-        self.spell = None
+        self.drawn = None
 
     async def __aenter__(self) -> Self:
         """Ask for tokens, and wait for them as long as it may."""
         point = self.point
-        spell = None if point is None else point.spell
-        if point is not None and spell is not None:
-            self.workload, self.cost = spell.workload, spell.cost
+        drawn = None if point is None else point.drawing
+        if point is not None and drawn is not None:
+            self.workload, self.cost = drawn.workload, drawn.cost
             runtime = point.runtime
             if (
                 get_ident() == runtime.thread
                 and task_of(point.home) is not None
                 and point.gate.draw(self, runtime.clock())
             ):
-                spell.started += 1
-                self.spell = spell
+                drawn.started += 1
+                drawn.flows[self] = None
+                self.drawn = drawn.flows
                 self.accepted = True
                 return self
         return await self._ask()
@@ -133,12 +134,16 @@ class AsyncFlow(Flow):
             raise
 
     def __aexit__(self, kind: object, error: object, trace: object) -> Coroutine[Any, Any, None]:
-        spell = self.spell
-        if spell is not None and kind is None and not self.ended and not spell.over:
-            self.ended = True
-            self.state = DONE
-            spell.ended += 1
-            return NO_WAIT
+        drawn = self.drawn
+        if drawn is not None and kind is None:
+            try:
+                del drawn[self]  # as `end_drawn`
+            except KeyError:
+                pass  # it has ended, or was forgotten
+            else:
+                self.ended = True
+                self.state = DONE
+                return NO_WAIT
         point = self.point
         if point is not None and self.accepted:
             point.end(self, OK if kind is None else FAILED, None)

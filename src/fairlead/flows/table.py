@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.core.ticket import RUNNING
 from fairlead.flows.flow import NO_LABELS
-from fairlead.flows.spells import LONGEST_UNENDED
+from fairlead.flows.ending import LONGEST_UNENDED
 from fairlead.flows.workloads import LONGEST_KEY, canonical
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class FlowTable:
             flow = flows.get(turns[0])
             if flow is None:
                 turns.popleft()
-            elif flow.state is RUNNING and not flow.forgotten:
+            elif flow.state is RUNNING:
                 turns.rotate(-1)
             else:
                 key = turns.popleft()
