@@ -82,7 +82,9 @@ class TokenBucket(Capacity):
         self._by = None if by is None else read_by(by)
         self.scoped = by is not None
         self._buckets: dict[Hashable, Bucket] = {}  # in order of use
-        self._only: Bucket | None = None  # that of all tickets, once it is used, if its fill is the usual one
+        self._only: Bucket | None = (
+            None  # that of all tickets, once it is used, if its fill is the usual one
+        )
 
     @property
     def keys(self) -> int:
@@ -130,7 +132,8 @@ class TokenBucket(Capacity):
 
     def admit(self, ticket: Ticket, now: float) -> Hashable | None:
         # `refusal` and `_draw` in one step, with the usual fill written out: benchmarks/flows.py.
-        by, cost, burst, bucket, key = self._by, ticket.cost, self.burst, self._only, self.name
+        by, cost, burst, bucket = self._by, ticket.cost, self.burst, self._only
+        key: Hashable = self.name
         if bucket is None:
             key = self.name if by is None else by(ticket)
             if key is None:

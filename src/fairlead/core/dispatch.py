@@ -56,7 +56,7 @@ class Dispatcher(Preempting):
         self._claims = self._evictions.claims
         self._hunting = False  # something changed that may give a waiting preemptor a victim
         # Fixed for good, and asked for every ticket: benchmarks/gate.py.
-        self._scoped, self._watches = capacity.scoped, capacity.watches
+        self._scoped = capacity.scoped
         self._charges = policy.charges
         self._counted: Any = capacity if capacity.counts else None
         self._lasts = capacity.lasts and not capacity.scoped
@@ -229,7 +229,7 @@ class Dispatcher(Preempting):
         self.waiting -= 1
         if ticket.can_preempt:
             self._evictions.preemptors -= 1
-        if self._watches:
+        if self.capacity.watches:
             self.capacity.leave(ticket, now)
         if ticket.wait_until < inf:
             self._deadlines.forget()

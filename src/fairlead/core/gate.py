@@ -150,7 +150,7 @@ class Gate(Dispatcher):
             self._blame("queue", ticket, error, changed)
         ticket.state = WAITING
         self.waiting += 1
-        if self._watches:
+        if self.capacity.watches:
             self.capacity.enter(ticket, now)
         if ticket.wait_until < inf:
             self._remember(ticket.wait_until, ticket)
@@ -217,7 +217,7 @@ class Gate(Dispatcher):
                 self._blame("queue", ticket, error, changed)
             ticket.state = WAITING
             self.waiting += 1
-            if self._watches:
+            if self.capacity.watches:
                 self.capacity.enter(ticket, now)
             if ticket.wait_until < inf:
                 self._remember(ticket.wait_until, ticket)

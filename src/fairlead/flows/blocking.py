@@ -64,8 +64,8 @@ class BlockingFlow(Flow):
                 if drawn is not None:
                     self.workload, self.cost = drawn.workload, drawn.cost
                     if point.gate.draw(self, runtime.clock()):
-                        drawn.started += 1
                         drawn.flows[self] = None
+                        drawn.started += 1
                         self.drawn = drawn.flows
                         self.accepted = True
                         return self

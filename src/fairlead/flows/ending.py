@@ -15,10 +15,10 @@ from fairlead.flows.parts import CONCURRENCY, QUOTA, keyed
 from fairlead.flows.window import WindowMean
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
+    from fairlead.capacities.learned import LearnedLimit
     from fairlead.core.capacity import Capacity
     from fairlead.flows.flow import Flow
+    from fairlead.flows.load import LoadControl
     from fairlead.flows.parts import Parts
     from fairlead.flows.settings import ControlPoint
 
@@ -37,8 +37,8 @@ class Ending:
     capacity: Capacity
     gate: Gate
     runtime: Any
-    load: Any
-    learner: Any
+    load: LoadControl | None
+    learner: LearnedLimit | None
     drawing: Drawn | None  # where flows are that hold nothing; None: all are in the gate's books
     _learns: bool
     _costs: dict[str, WindowMean] | None  # how long the work of each workload takes
@@ -64,15 +64,15 @@ class Ending:
         self.drawing = self.drawn
 
     @property
-    def counts(self) -> Counts:
-        """What was counted, up to now."""
-        with self._lock:
-            self.drawn.tell(self._counts)
-        return self._counts
+    def in_flight(self) -> int:
+        """How many flows run."""
+        return self.gate.active + len(self.drawn.flows)
 
     @property
-    def _lock(self) -> AbstractContextManager[Any]:
-        return getattr(self.runtime, "lock", None) or nullcontext()  # only what threads share has one
+    def counts(self) -> Counts:
+        """What was counted, up to now."""
+        self.drawn.tell(self._counts)
+        return self._counts
 
     def rate(self, now: float) -> float | None:
         """Tell how many tokens a second came back of late; None if that is not known, or not what one waits for."""
@@ -131,7 +131,8 @@ class Ending:
 
     def _settle(self, flow: Flow, tokens: float, now: float) -> None:
         """Correct what a quota charged a flow that no gate knows any more; a reload may have moved the quota."""
-        with self._lock:
+        lock = getattr(self.runtime, "lock", None)  # only what threads share has one
+        with lock or nullcontext():
             if self.heir is not None:
                 self.heir._settle(flow, tokens, now)
                 return

@@ -102,7 +102,9 @@ class Flow(LeanTicket):
         self.cost = 1.0
         self.workload: Any = DEFAULT
         self.accepted = self.ended = False
-        self.drawn: dict[Flow, None] | None = None  # it is one of these while it runs, and holds nothing
+        self.drawn: dict[Flow, None] | None = (
+            None  # it is one of these while it runs, and holds nothing
+        )
         self.line_up()
 
     def line_up(self) -> None:
@@ -202,7 +204,7 @@ class Flow(LeanTicket):
     def end_drawn(self) -> bool:
         """End a flow that holds nothing; False if that was done before.  Needs no lock."""
         try:
-            del self.drawn[self]  # type: ignore[index]
+            del self.drawn[self]  # type: ignore[union-attr]
         except KeyError:
             return False
         self.ended = True

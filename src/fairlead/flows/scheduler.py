@@ -64,8 +64,8 @@ class AsyncFlow(Flow):
                 and task_of(point.home) is not None
                 and point.gate.draw(self, runtime.clock())
             ):
-                drawn.started += 1
                 drawn.flows[self] = None
+                drawn.started += 1
                 self.drawn = drawn.flows
                 self.accepted = True
                 return self
