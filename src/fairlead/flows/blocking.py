@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fairlead.core.ticket import DONE, NEW, WAITING
 from fairlead.errors import Misuse
 from fairlead.flows.decorating import BlockingDecorating
-from fairlead.flows.flow import DEFAULT, FAILED, NO_LABELS, OK, Flow, read_labels
+from fairlead.flows.flow import FAILED, OK, Flow
 from fairlead.flows.points import Points
 from fairlead.flows.scheduler import PATIENCE
 from fairlead.runtime import ThreadGate, plain_gates
@@ -33,25 +33,6 @@ class BlockingFlow(Flow):
 
     scheduler: SyncFlowScheduler
     _told: threading.Event | None = None
-
-    def __init__(
-        self,
-        control_point: str,
-        labels: Mapping[str, str] | None,
-        scheduler: SyncFlowScheduler,
-        point: Point | None,
-    ) -> None:
-        # As in `AsyncFlow`.
-        self.control_point = control_point
-        self.labels = NO_LABELS if labels is None else read_labels(labels)
-        self.scheduler = scheduler
-        self.point = point
-        self.timeout = None
-        self.state = NEW
-        self.cost = 1.0
-        self.workload = DEFAULT
-        self.accepted = self.ended = False
-        self.drawn = None
 
     def __enter__(self) -> Self:
         """Ask for tokens, and wait for them as long as it may."""

@@ -102,13 +102,11 @@ class Flow(LeanTicket):
         self.cost = 1.0
         self.workload: Any = DEFAULT
         self.accepted = self.ended = False
-        self.drawn: dict[Flow, None] | None = (
-            None  # it is one of these while it runs, and holds nothing
-        )
-        self.line_up()
+        # While it runs it is one of these, if it holds nothing.
+        self.drawn: dict[Flow, None] | None = None
 
     def line_up(self) -> None:
-        """Set what is read of one that may have to wait, and of nobody else: benchmarks/flows.py."""
+        """Become a ticket to offer: set what is read of that, and not of who is drawn (benchmarks/flows.py)."""
         self.arrived_at = UNSET
         self.wait_until = self.hold_until = self.started_at = inf
         self.seq = 0

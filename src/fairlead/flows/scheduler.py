@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fairlead.core.ticket import DONE, NEW, WAITING
 from fairlead.errors import Misuse
 from fairlead.flows.decorating import Decorating
-from fairlead.flows.flow import DEFAULT, FAILED, NO_LABELS, OK, Flow, read_labels
+from fairlead.flows.flow import FAILED, OK, Flow
 from fairlead.flows.point import NOWHERE
 from fairlead.flows.points import Points
 from fairlead.runtime import LoopGate, plain_gates
@@ -32,25 +32,6 @@ class AsyncFlow(Flow):
 
     scheduler: FlowScheduler
     waiter: asyncio.Future[None] | None = None
-
-    def __init__(
-        self,
-        control_point: str,
-        labels: Mapping[str, str] | None,
-        scheduler: FlowScheduler,
-        point: Point | None,
-    ) -> None:
-        # What `Flow` sets, but for `line_up`: most need not, and making them is a fourth of the time.
-        self.control_point = control_point
-        self.labels = NO_LABELS if labels is None else read_labels(labels)
-        self.scheduler = scheduler
-        self.point = point
-        self.timeout = None
-        self.state = NEW
-        self.cost = 1.0
-        self.workload = DEFAULT
-        self.accepted = self.ended = False
-        self.drawn = None
 
     async def __aenter__(self) -> Self:
         """Ask for tokens, and wait for them as long as it may."""
