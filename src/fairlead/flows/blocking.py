@@ -42,7 +42,7 @@ class BlockingFlow(Flow):
             runtime.lock.acquire()  # as `with` does, for half of what that costs
             try:
                 drawn = point.drawing  # as it is now
-                if drawn is not None:
+                if drawn is not None and self.state is NEW:
                     self.workload, self.cost = drawn.workload, drawn.cost
                     if point.gate.draw(self, runtime.clock()):
                         drawn.flows[self] = None
