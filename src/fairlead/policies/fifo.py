@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.core.lanes import Lane
 from fairlead.core.policy import Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
 
     from fairlead.core.policy import Admit
     from fairlead.core.ticket import Ticket
@@ -56,11 +56,55 @@ class FIFO(Queue):
     >>> gate = Gate(FIFO(), Slots(1))
     """
 
+    _line: Lane
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        # Who has no scopes stands in one line; it is by itself, not among the lanes, until somebody has any.
+        self._line = Lane((), False)
+        return self
+
     def __init__(self, *, name: str = "", limit: int | None = None) -> None:
         self.name = name
         self.limit = limit
         self.steady = type(self) is FIFO
 
     def push(self, ticket: Ticket, now: float) -> bool:
-        self._append(ticket, ticket.scopes)
+        if ticket.scopes or self._lanes:
+            if not self._lanes:
+                self._join_lanes()
+            self._append(ticket, ticket.scopes)
+        else:
+            ticket.place = line = self._line
+            line.entries.append(ticket)
+            self._size += 1
         return self._size > 1
+
+    def _join_lanes(self) -> None:
+        self._lanes[()] = self._line
+        if self._size:
+            self._ready.add(self._line)
+
+    def pick(self, admit: Admit, now: float) -> Ticket | None:
+        if self._lanes:
+            return super().pick(admit, now)
+        if not self._size:
+            return None
+        line = self._line
+        ticket: Ticket = line.entries[0]
+        if ticket.place is not line:
+            ticket = line.head()
+        if admit(ticket) is not None:
+            return None
+        line.entries.popleft()
+        ticket.place = None
+        self._size -= 1
+        return ticket
+
+    def head(self, now: float) -> Ticket | None:
+        if self._lanes:
+            return super().head(now)
+        return self._line.head() if self._size else None
+
+    def __iter__(self) -> Iterator[Ticket]:
+        return super().__iter__() if self._lanes else iter(self._line)
