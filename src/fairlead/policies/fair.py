@@ -39,7 +39,6 @@ from heapq import heappop, heappush, heapreplace
 from math import inf
 from typing import TYPE_CHECKING
 
-from fairlead.core.capacity import STOP
 from fairlead.policies.fifo import FIFO
 from fairlead.policies.flow import Sharers
 
@@ -82,7 +81,6 @@ class FairQueue(Sharers):
         # Not competing, by start tag: the clock has yet to pass it; the clock has, but not the tag served last.
         self._paid: list[tuple[float, int, Flow]] = []
         self._passed: list[tuple[float, int, Flow]] = []
-        self._groups: dict[Hashable, list[tuple[float, int, Flow]]] = {}
         self._clock = self._weight = 0.0
         self._served = 0.0  # the start tag served last: no competing flow stands before it
         self._turn = 0
@@ -90,9 +88,6 @@ class FairQueue(Sharers):
         self._past: tuple[Ticket, float, float] | None = None
         # While nothing has scopes and nothing inside withholds, only a STOP refuses: `admit` is asked as it is.
         self._direct = not self.withholds
-        self._refused: list[Hashable] = []
-        self._stopped = False
-        self._admit: Admit | None = None
 
     def weight_of(self, key: Hashable) -> float:
         """Tell the weight that a flow of this key has, or would have."""
@@ -123,9 +118,10 @@ class FairQueue(Sharers):
     def push(self, ticket: Ticket, now: float) -> bool | None:
         if self._past is not None:
             self._recall()
-        self._direct = self._direct and not ticket.scopes
+        if ticket.scopes:
+            self._direct = False
         key = self._key(ticket)
-        flow = self._flows.get(key) or self._flow(key)
+        flow = self._flows.get(key) or self._new_flow(key)
         behind = flow.queue.push(ticket, now)
         self._size += 1
         if flow.entry is None:
@@ -150,7 +146,8 @@ class FairQueue(Sharers):
         if not flow.counted:
             flow.counted = True
             self._weight += flow.weight
-        self._enter(flow)
+        flow.entry = entry = (flow.start, flow.number, flow)  # as `_enter`, without the call
+        heappush(self._competing, entry)
 
     def _enter(self, flow: Flow) -> None:
         flow.entry = entry = (flow.start, flow.number, flow)
@@ -162,12 +159,9 @@ class FairQueue(Sharers):
         if flow.start >= self._clock:
             heappush(self._paid, (flow.start, flow.number, flow))
         else:
-            self._retire(flow)
-
-    def _retire(self, flow: Flow) -> None:
-        flow.counted = False
-        self._weight -= flow.weight
-        self._forget(flow)
+            flow.counted = False
+            self._weight -= flow.weight
+            self._forget(flow)
 
     def _forget(self, flow: Flow) -> None:
         """Drop an idle flow as soon as it would start no later as a new one."""
@@ -190,14 +184,6 @@ class FairQueue(Sharers):
                 flow.entry = entry = (flow.start, flow.number, flow)
                 heapreplace(heap, entry)
         return None
-
-    def _ask(self, ticket: Ticket) -> Hashable | None:
-        refusal = self._admit(ticket)  # type: ignore[misc]
-        if refusal is STOP:
-            self._stopped = True
-        elif refusal is not None:
-            self._refused.append(refusal)
-        return refusal
 
     def pick(self, admit: Admit, now: float) -> Ticket | None:
         self._stopped = self._direct  # asked directly, a queue is refused by a STOP alone
@@ -266,7 +252,9 @@ class FairQueue(Sharers):
             heappop(paid)
             work -= needed
             self._clock = start
-            self._retire(flow)
+            flow.counted = False
+            self._weight -= flow.weight
+            self._forget(flow)
         if self._weight > 0:
             self._clock += work / self._weight
 
@@ -277,42 +265,6 @@ class FairQueue(Sharers):
         self._timed.clear()
         self._groups.clear()
         self._clock = self._served = self._weight = 0.0
-
-    def _note_refusals(self, flow: Flow, now: float) -> None:
-        refused = self._refused
-        for scope in refused:
-            if scope not in flow.waits:
-                flow.waits[scope] = None
-                heappush(self._groups.setdefault(scope, []), (flow.start, flow.number, flow))
-        woken, flow.woken = flow.woken, []
-        for scope in woken:
-            if scope in refused:
-                continue
-            if self._stopped:  # nobody was asked after all: the wake stays with the flow it was for
-                flow.woken.append(scope)
-            else:
-                self.open(scope, now)
-        refused.clear()
-
-    def open(self, scope: Hashable, now: float) -> None:
-        group = self._groups.get(scope, [])
-        while group:
-            _, _, flow = heappop(group)
-            if scope in flow.waits:
-                del flow.waits[scope]
-                flow.woken.append(scope)
-                flow.queue.open(scope, now)
-                if flow.entry is None:
-                    head = flow.queue.head(now)
-                    self._join(flow, 0 if head is None else head.cost)
-                break
-        if not group:
-            self._groups.pop(scope, None)
-
-    def _wait_no_more(self, flow: Flow, now: float) -> None:
-        for scope in flow.waits:
-            flow.queue.open(scope, now)
-        flow.waits.clear()
 
     def remove(self, ticket: Ticket, now: float) -> None:
         flow = self._flows[self._key(ticket)]

@@ -87,7 +87,7 @@ class FIFO(Queue):
 
     def pick(self, admit: Admit, now: float) -> Ticket | None:
         if self._lanes:
-            return super().pick(admit, now)
+            return Policy.pick(self, admit, now)
         if not self._size:
             return None
         line = self._line
