@@ -47,6 +47,7 @@ class TokenBucket(Capacity):
     """
 
     lasts = True
+    foretells = True
 
     def __init__(
         self,
@@ -135,7 +136,8 @@ class TokenBucket(Capacity):
             return NEVER
         bucket = self._buckets.get(key)
         if bucket is None or self._stepwise:
-            if bucket is not None and self._possible_at(key, cost, now) > now:
+            self.ends_at = self._possible_at(key, cost, now)
+            if self.ends_at > now:
                 return self._scope(key)
             self._draw(key, cost, now)
         else:
@@ -143,8 +145,13 @@ class TokenBucket(Capacity):
             unused_until = used_at + self.max_idle_time
             if level < cost:  # as of `at`
                 needed = burst if cost > burst else cost  # noqa: FURB136 - a call costs more
-                if level < needed and unused_until > now < at + (needed - level) / self.rate:
-                    return STOP if by is None else (self.name, key)
+                if level < needed:
+                    ends_at = at + (needed - level) / self.rate
+                    if ends_at > unused_until:
+                        ends_at = unused_until
+                    if now < ends_at:
+                        self.ends_at = ends_at
+                        return STOP if by is None else (self.name, key)
             if now > at:
                 level += (now - at) * self.rate
                 at = now

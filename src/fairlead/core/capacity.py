@@ -72,6 +72,9 @@ class Capacity(Part):
     # Is it a number of slots, `used` of `total`?  Then the gate counts, and need not ask.
     counts = False
     lasts = False  # does a STOP stand until `ready_at`, unless something is in `opened` before?
+    # Does `admit`, when it refuses, leave in `ends_at` what `ready_at` would say of the refusal?
+    foretells = False
+    ends_at: float
     # Scopes that gained room since the gate last looked, and each Later that it is to look at; FULL in it: any scope.
     opened: list[Hashable]
 
@@ -88,6 +91,8 @@ class Capacity(Part):
             cls.admit = Capacity.admit  # type: ignore[method-assign]
         if "lasts" not in cls.__dict__:
             cls.lasts = False
+        if "foretells" not in cls.__dict__:
+            cls.foretells = False
         if "counts" not in cls.__dict__:
             cls.counts = False
 
