@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from fairlead.core.lanes import Lane
 from fairlead.core.policy import Policy
@@ -56,55 +56,63 @@ class FIFO(Queue):
     >>> gate = Gate(FIFO(), Slots(1))
     """
 
-    _line: Lane
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        self = super().__new__(cls)
-        # Who has no scopes stands in one line; it is by itself, not among the lanes, until somebody has any.
-        self._line = Lane((), False)
-        return self
-
     def __init__(self, *, name: str = "", limit: int | None = None) -> None:
         self.name = name
         self.limit = limit
-        self.steady = type(self) is FIFO
+        if type(self) is FIFO:
+            self.steady = True
+            self.only_lane = Lane((), False)
 
     def push(self, ticket: Ticket, now: float) -> bool:
-        if ticket.scopes or self._lanes:
-            if not self._lanes:
-                self._join_lanes()
-            self._append(ticket, ticket.scopes)
-        else:
-            ticket.place = line = self._line
-            line.entries.append(ticket)
-            self._size += 1
+        lane = self.only_lane
+        if lane is not None:
+            if not ticket.scopes:
+                ticket.place = lane
+                lane.entries.append(ticket)
+                return len(lane.entries) - lane.dead > 1
+            self._part_by_scopes(lane)
+        self._append(ticket, ticket.scopes)
         return self._size > 1
 
-    def _join_lanes(self) -> None:
-        self._lanes[()] = self._line
+    def _part_by_scopes(self, lane: Lane) -> None:
+        """There is more to it than arrival from now on: the lane becomes one among others."""
+        self.only_lane = None
+        self._size = len(lane.entries) - lane.dead
+        self._lanes[()] = lane
         if self._size:
-            self._ready.add(self._line)
+            self._ready.add(lane)
 
     def pick(self, admit: Admit, now: float) -> Ticket | None:
-        if self._lanes:
+        lane = self.only_lane
+        if lane is None:
             return Policy.pick(self, admit, now)
-        if not self._size:
+        entries = lane.entries
+        if len(entries) == lane.dead:
             return None
-        line = self._line
-        ticket: Ticket = line.entries[0]
-        if ticket.place is not line:
-            ticket = line.head()
+        ticket: Ticket = entries[0]
+        if ticket.place is not lane:
+            ticket = lane.head()
         if admit(ticket) is not None:
             return None
-        line.entries.popleft()
+        entries.popleft()
         ticket.place = None
-        self._size -= 1
         return ticket
 
+    def remove(self, ticket: Ticket, now: float) -> None:
+        if self.only_lane is None:
+            super().remove(ticket, now)
+        else:
+            ticket.place = None
+            self.only_lane.discard()
+
     def head(self, now: float) -> Ticket | None:
-        if self._lanes:
+        if self.only_lane is None:
             return super().head(now)
-        return self._line.head() if self._size else None
+        return self.only_lane.head() if len(self) else None
+
+    def __len__(self) -> int:
+        lane = self.only_lane
+        return self._size if lane is None else len(lane.entries) - lane.dead
 
     def __iter__(self) -> Iterator[Ticket]:
-        return super().__iter__() if self._lanes else iter(self._line)
+        return super().__iter__() if self.only_lane is None else iter(self.only_lane)
