@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from heapq import heappop, heappush
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     Inside = Callable[[Hashable], Policy]
 
 FRESH = -(1 << 62)  # among equal tags those never served come first, in order of joining
-MOST_SPARE = 64  # empty flows kept for others to come
+FEW = 100  # plain flows; so many idle ones are kept for when they come back, and so many dropped ones for others
 
 
 class Flow:
@@ -124,7 +125,7 @@ class Sharers(Policy):
         self._fresh = FRESH
         self._timed: dict[Flow, float] = {}  # when to ask, though no scope has opened
         self._spare: list[Flow] = []
-        self._spares = MOST_SPARE if plain else 0
+        self._few = FEW if plain else 0  # so many are not dropped when they are idle
         # Flows by the scope that part of their queue is parked under, those first that were first in line.
         self._groups: dict[Hashable, list[tuple[float, int, Flow]]] = {}
         # What the pick under way was told.
@@ -133,7 +134,21 @@ class Sharers(Policy):
         self._stopped = False
 
     def _flow(self, key: Hashable) -> Flow:
-        return self._flows.get(key) or self._new_flow(key)
+        flow = self._flows.get(key)
+        if flow is None:
+            return self._new_flow(key)
+        if self._few and self._is_void(flow):
+            self._renew(flow)
+        return flow
+
+    def _is_void(self, flow: Flow) -> bool:
+        """Say whether a flow is idle, and would start no later as a new one."""
+        raise NotImplementedError
+
+    def _renew(self, flow: Flow) -> None:
+        """Let a flow that was kept begin as a new one."""
+        flow.weight = self._weights.of(flow.key)
+        self._fresh = flow.number = self._fresh + 1
 
     def _new_flow(self, key: Hashable) -> Flow:
         weight = self._weights.of(key)
@@ -141,6 +156,7 @@ class Sharers(Policy):
         if self._spare:
             flow = self._spare.pop()
             flow.key, flow.number, flow.weight, flow.start = key, number, weight, 0.0
+            flow.counted = False
         else:
             flow = Flow(key, number, self._inside(key), weight)
         self._flows[key] = flow
@@ -158,8 +174,15 @@ class Sharers(Policy):
         del self._flows[flow.key]
         if self._timed:
             self._timed.pop(flow, None)
-        if len(self._spare) < self._spares:
+        if self._few and len(self._spare) < FEW:
             self._spare.append(flow)
+
+    def _drop_all(self) -> None:
+        """Drop all flows; nobody waits in any."""
+        if self._few:
+            self._spare += islice(self._flows.values(), FEW - len(self._spare))
+        self._flows.clear()
+        self._timed.clear()
 
     def _join(self, flow: Flow, cost: float) -> None:
         """The flow has something to offer."""
