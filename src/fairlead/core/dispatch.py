@@ -246,11 +246,11 @@ class Dispatcher(Preempting):
                 ticket = policy.pick(self._asker, now)
             except Exception as error:
                 self._misled(error, now, changed)
-            if ticket is None and not admitted:
-                break
-            if ticket is None or len(admitted) != 1 or admitted[0] is not ticket:
+            if len(admitted) != 1 or admitted[0] is not ticket:
+                if ticket is None and not admitted:
+                    break
                 self._misled(ticket, now, changed)
-            admitted.clear()
+            del admitted[0]
             if counted is not None:
                 counted.used = used = counted.used + 1
                 self._full = used >= counted.total
