@@ -44,6 +44,9 @@ class Policy(Part):
     # Set by the policy this one is part of; to be called when it has something to offer though no scope has opened.
     rouse: Callable[[], None] | None = None
 
+    # While its order is arrival and nothing else: its tickets, which whoever nests it may add and take himself.
+    only_lane: Lane | None = None
+
     _lane_type: type[Lane] = KeyLane
     _limit: int | None = None
     _lanes: dict[Hashable, Lane]

@@ -94,7 +94,8 @@ class Preempting:
             elif refusal is NEVER:
                 self._refuse(ticket, now)
             else:
-                self.due = min(self.due, self._scopes.expect(refusal, ticket, now))
+                at = self.capacity.ready_at(ticket, now, refusal)
+                self.due = min(self.due, self._scopes.expect(refusal, at, now))
                 if refusal is FULL or refusal is STOP:
                     self._full = refusal is FULL
                     return False
