@@ -88,12 +88,11 @@ class FlowTable:
     def _sweep(self, now: float) -> None:
         flows, turns, expired = self._flows, self._turns, self._expired
         for _ in LOOKS:
-            oldest = next(iter(expired), None)
-            if oldest is not None and (
-                len(expired) > self._most_expired
-                or now - expired[oldest].started_at > LONGEST_UNENDED
-            ):
-                del expired[oldest]
+            if expired:
+                oldest = next(iter(expired))
+                age = now - expired[oldest].started_at
+                if age > LONGEST_UNENDED or len(expired) > self._most_expired:
+                    del expired[oldest]
             if not turns:
                 return
             flow = flows.get(turns[0])
@@ -112,9 +111,12 @@ def _needed(labels: Mapping[str, str], point: Point | None) -> Mapping[str, str]
     """Keep of labels what tells a limit to whom it gives back: clients may send much more, for as long as flows run."""
     if point is None:
         return NO_LABELS
-    limits = (point.settings.quota, point.settings.concurrency)
-    names = {limit.limit_by_label_key for limit in limits if limit is not None}
-    return {name: _short(labels[name]) for name in names if name is not None and name in labels}
+    needed = NO_LABELS
+    for limit in (point.settings.quota, point.settings.concurrency):
+        name = None if limit is None else limit.limit_by_label_key
+        if name is not None and name in labels:
+            needed = {**needed, name: _short(labels[name])}
+    return needed
 
 
 def _short(value: str) -> str:
