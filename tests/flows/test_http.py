@@ -461,6 +461,22 @@ def test_what_the_gate_has_ended_leaves_the_table():
     run(main())
 
 
+def test_what_the_gate_has_ended_leaves_the_table_from_among_what_runs():
+    async def main():
+        flows = FlowScheduler.from_config({"control_points": {"free": {}}})
+        table = FlowTable()
+        crowd = [await flows.start_flow("free") for _ in range(1000)]
+        for flow in crowd:
+            table.add(flow)
+        for flow in crowd[::2]:
+            flow.end()  # not by the table
+        for _ in range(1000):
+            table.add(await flows.start_flow("free"))
+        assert len(table) == 500 + 1000
+
+    run(main())
+
+
 def test_what_expired_is_found_for_an_hour():
     """A late end is counted and settles a quota; those who never end are forgotten, in time and in number."""
     limit = {"max_concurrency": 100, "max_inflight_duration": "1s"}
