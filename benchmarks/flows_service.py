@@ -88,8 +88,8 @@ def pair(wire: str, rows: dict[str, tuple[str, str]], seconds: float) -> Iterato
         targets=[target],
         notes=[
             f"{CONNECTIONS} calls at once, {seconds:g} s each, a quota that never refuses; {LEAST:g}× the rate is "
-            f"{1 / LEAST:.2f}× the time. The bare handler is {HANDLERS[wire]}. It finds no route, lets in whoever asks, "
-            "validates nothing and keeps nothing."
+            f"{1 / LEAST:.2f}× the time. The bare handler is {HANDLERS[wire]}. It finds no route, lets in whoever "
+            "asks, validates nothing and keeps nothing."
         ],
         at_most=ROUNDS[wire],
         done=servers.close,
