@@ -276,6 +276,7 @@ def shape(scheduler: dict[str, Any], limit_by: str | None = None, burst: float =
     def ticket(i: int) -> LeanTicket:
         number = i * 31 % FLOWS
         flow = Flow("checkout", {"api_key": str(number)})
+        flow.line_up()
         zero = settings.priority_label_key is not None and number % 8 == 0
         flow.workload = (str(number), 0.0 if zero else float(1 + number % 4))
         flow.rank = 0 if zero else 1

@@ -71,6 +71,7 @@ class Capacity(Part):
     full: bool  # did the last admission leave room for nobody?
     # Is it a number of slots, `used` of `total`?  Then the gate counts, and need not ask.
     counts = False
+    spends = False  # is all it takes used up by starting?  Then `give` does nothing, and the gate may `draw`.
     lasts = False  # does a STOP stand until `ready_at`, unless something is in `opened` before?
     # Scopes that gained room since the gate last looked, and each Later that it is to look at; FULL in it: any scope.
     opened: list[Hashable]
@@ -90,6 +91,8 @@ class Capacity(Part):
             cls.lasts = False
         if "counts" not in cls.__dict__:
             cls.counts = False
+        if "spends" not in cls.__dict__:
+            cls.spends = False
 
     def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
         """Name the scopes that may refuse this ticket; asked once, at offer."""
