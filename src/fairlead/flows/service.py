@@ -180,6 +180,4 @@ def refused(flow: Any) -> Answer:
 
 def waited(flow: Flow) -> float:
     """Tell how long a flow that was accepted waited, in seconds."""
-    if flow.point is None or flow.drawn is not None:
-        return 0.0  # it was never offered, so it has no arrival
-    return max(0.0, flow.started_at - flow.arrived_at)
+    return 0.0 if flow.point is None else max(0.0, flow.started_at - flow.arrived_at)
