@@ -172,7 +172,14 @@ class Classes(Policy):
         # First what can fail: what is refused must not stay in the queue.
         if level.wait_limit < inf:
             ticket.wait_until = min(ticket.wait_until, ticket.arrived_at + level.wait_limit)
-        behind = self._queues[rank].push(ticket, now)
+        queue = self._queues[rank]
+        lane = queue.only_lane
+        if lane is None or ticket.scopes:
+            behind = queue.push(ticket, now)
+        else:
+            ticket.place = lane
+            lane.entries.append(ticket)
+            behind = self._sizes[rank] > 0
         sizes = self._sizes
         at = ticket.arrived_at + level.starvation
         if at < self._soonest[rank] or not sizes[rank]:
@@ -232,9 +239,27 @@ class Classes(Policy):
 
     def _pick_from(self, rank: int, admit: Admit, now: float) -> Ticket | None:
         self._rank = rank
-        ticket = self._queues[rank].pick(admit, now)
+        queue = self._queues[rank]
+        lane = queue.only_lane
+        if lane is None:
+            ticket = queue.pick(admit, now)
+        else:  # the steps of a lane, and of `_left`, are written out: benchmarks/gate.py
+            ticket = lane.entries[0]
+            if ticket.place is not lane:
+                ticket = lane.head()
+            if admit(ticket) is None:
+                lane.entries.popleft()
+                ticket.place = None
+            else:
+                ticket = None
         if ticket is not None:
-            self._left(rank)
+            self._size -= 1
+            sizes = self._sizes
+            sizes[rank] = left = sizes[rank] - 1
+            if not left and rank == self._highest:
+                while rank >= 0 and not sizes[rank]:
+                    rank -= 1
+                self._highest, rank = rank, self._rank
             self._since += 1
             self._last_dispatch = now
             if self._soonest[rank] < self._starving_at:
