@@ -235,8 +235,10 @@ class Dispatcher(Preempting):
         capacity, counted = self.capacity, self._counted
         if counted is not None:
             self._full = counted.used >= counted.total
-        elif capacity.opened:
+        elif capacity.opened and self._closed:
             self.due = min(self.due, self._scopes.see_opened(now))
+        elif capacity.opened:
+            capacity.opened.clear()
         if self._claims and not self._serve_claims(now, changed):
             return
         # Steps are written out below where a call would say it shorter: benchmarks/gate.py.
