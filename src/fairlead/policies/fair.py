@@ -54,7 +54,8 @@ class FairQueue(Sharers):
     """Share by weight between the values of `by`, an attribute of the ticket or a function.
 
     Weights are a mapping, or a function of the value, asked when a flow of that value appears.  A function given as
-    `inside` may have an attribute `withholds`: False promises that who waits in its queues is always offered.
+    `inside` may have an attribute `withholds`: False promises that who waits in its queues is always offered; and one
+    `limited`: False promises that its queues have no limits.
 
     >>> by_tenant = FairQueue("tenant", weights={"gold": 3, "free": 1})
     >>> nested = FairQueue("workload", inside=lambda workload: FairQueue("tenant"))

@@ -120,7 +120,7 @@ class Sharers(Policy):
         # Where nothing inside ever withholds, nobody need be asked while nobody waits.
         self.withholds = not plain and getattr(inside, "withholds", True)
         self.steady = inside is FIFO or getattr(inside, "steady", False)
-        self.nests = not plain
+        self.nests = not plain and getattr(inside, "limited", True)
         self._flows: dict[Hashable, Flow] = {}
         self._fresh = FRESH
         self._timed: dict[Flow, float] = {}  # when to ask, though no scope has opened
@@ -160,7 +160,7 @@ class Sharers(Policy):
         else:
             flow = Flow(key, number, self._inside(key), weight)
         self._flows[key] = flow
-        if self.nests:  # else there is nothing of the kind inside
+        if not self._few:  # plain queues are nothing of the kind
             queue = flow.queue
             if queue.timed:
                 self._timed[flow] = inf
