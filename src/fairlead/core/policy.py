@@ -175,6 +175,10 @@ class Policy(Part):
     def charge(self, ticket: Ticket, amount: float, now: float) -> None:
         """Account for work that starts past this policy, or, of a ticket that has started, for a correction."""
 
+    def renew(self) -> bool:
+        """Be as new: nobody waits, and what was before is void.  False: it cannot, another is to be made."""
+        return False
+
     def head(self, now: float) -> Ticket | None:
         """Tell the first candidate that is not parked."""
         lane = self._ready.best(now)

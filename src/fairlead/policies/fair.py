@@ -54,8 +54,9 @@ class FairQueue(Sharers):
     """Share by weight between the values of `by`, an attribute of the ticket or a function.
 
     Weights are a mapping, or a function of the value, asked when a flow of that value appears.  A function given as
-    `inside` may have an attribute `withholds`: False promises that who waits in its queues is always offered; and one
-    `limited`: False promises that its queues have no limits.
+    `inside` may promise by attributes: `withholds = False`, that who waits in its queues is always offered;
+    `limited = False`, that these have no limits; `alike = True`, that they are the same for all values: one whose flow
+    has gone may serve another.
 
     >>> by_tenant = FairQueue("tenant", weights={"gold": 3, "free": 1})
     >>> nested = FairQueue("workload", inside=lambda workload: FairQueue("tenant"))
@@ -299,6 +300,12 @@ class FairQueue(Sharers):
         self._drop_all()
         self._groups.clear()
         self._clock = self._served = self._weight = 0.0
+
+    def renew(self) -> bool:
+        self._past = None
+        self._direct = not self.withholds
+        self._start_afresh()
+        return type(self) is FairQueue and not self._weights.changed
 
     def remove(self, ticket: Ticket, now: float) -> None:
         flow = self._flows[self._key(ticket)]
