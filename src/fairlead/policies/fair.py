@@ -209,8 +209,8 @@ class FairQueue(Sharers):
         return None
 
     def pick(self, admit: Admit, now: float) -> Ticket | None:
-        self._stopped = self._direct  # asked directly, a queue is refused by a STOP alone
-        if not self._direct:
+        direct = self._stopped = self._direct  # asked directly, a queue is refused by a STOP alone
+        if not direct:
             self._admit, admit = admit, self._ask  # held bound, it would be a cycle
         if self._timed:
             for flow, at in self._timed.items():
@@ -239,7 +239,7 @@ class FairQueue(Sharers):
                     ticket.place = None
                 else:
                     ticket = None
-            if self._refused or flow.woken:
+            if not direct and (self._refused or flow.woken):
                 self._note_refusals(flow, now)
             if ticket is not None:
                 self._size -= 1
@@ -258,8 +258,15 @@ class FairQueue(Sharers):
             self._clock = start
         flow.start = start + cost / flow.weight
         self._turn = flow.number = self._turn + 1
+        heap, entry = self._competing, flow.entry
         lane = flow.queue.only_lane
-        if not (flow.queue if lane is None else len(lane.entries) > lane.dead):
+        if flow.queue if lane is None else len(lane.entries) > lane.dead:
+            if heap[0] is entry:  # else corrected when it surfaces
+                flow.entry = entry = (flow.start, flow.number, flow)
+                heapreplace(heap, entry)
+        else:
+            if heap[0] is entry:
+                heappop(heap)
             if flow.waits:
                 self._wait_no_more(flow, now)
             self._leave(flow)
