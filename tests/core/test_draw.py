@@ -60,7 +60,7 @@ def drive(kind: dict[str, Any], seed: int, drawing: type[Gate] = CheckedGate) ->
         pairs.append(pair)
         if one.draw(pair[0], now):
             drawn += 1
-            assert pair[0].started_at == now
+            assert pair[0].arrived_at == pair[0].started_at == now
             pair[0].state = State.DONE
         else:
             finish(one, [pair[0], *one.offer(pair[0], now)], now)

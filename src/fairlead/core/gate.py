@@ -189,7 +189,7 @@ class Gate(Dispatcher):
             return False
         if capacity.opened:
             capacity.opened.clear()  # nobody waits for it
-        self.now = ticket.started_at = now
+        self.now = ticket.arrived_at = ticket.started_at = now
         ticket.state = RUNNING
         return True
 
