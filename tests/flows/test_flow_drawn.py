@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.errors import Misuse
 from fairlead.flows import SyncFlowScheduler
 from fairlead.flows.drawn import Drawn
 from fairlead.flows.ending import Ending
@@ -193,6 +194,22 @@ def loaded_without_any() -> Any:
     from fairlead.flows.loading import load
 
     return load({"control_points": {}})
+
+
+def test_one_is_entered_once() -> None:
+    async def main() -> None:
+        flows = scheduler(**QUOTA)
+        (await flows.start_flow("p")).end()
+        async with flows.flow("p") as flow:
+            flows.retune(loaded(**QUOTA, scheduler={"default_workload": {"tokens": 10}}))
+            with pytest.raises(Misuse, match="entered before"):
+                await flow.__aenter__()
+            assert flow.tokens == 1
+            assert flow.end(tokens=0)
+        assert level(flows) == pytest.approx(99, abs=0.1)
+        balanced(flows)
+
+    run(main())
 
 
 def test_nobody_passes_who_waits() -> None:

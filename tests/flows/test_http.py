@@ -99,9 +99,14 @@ def test_flows_of_a_quota_alone_have_not_waited():
             assert (await end(server, ids[0], tokens=5))[1] == {"ended": True}
             assert (await end(server, ids[1], status="error"))[1] == {"ended": True}
             assert (await end(server, ids[1]))[1]["ended"] is False
-            assert (point.in_flight, point.counts.ended_flows, point.counts.failed_flows) == (1, 2, 1)
+            assert (point.in_flight, point.counts.ended_flows, point.counts.failed_flows) == (
+                1,
+                2,
+                1,
+            )
             head, _ = await check(server, labels={}, timeout=0)
-            assert (head.status, round(point.capacity.level(point.runtime.now()))) == (200, 2)
+            bucket: Any = point.capacity
+            assert (head.status, round(bucket.level(point.runtime.now()))) == (200, 2)
 
     run(main())
 

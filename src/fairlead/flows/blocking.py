@@ -37,12 +37,12 @@ class BlockingFlow(Flow):
     def __enter__(self) -> Self:
         """Ask for tokens, and wait for them as long as it may."""
         point = self.point
-        if point is not None and point.drawing is not None and point.runtime.entered:
+        drawn = None if point is None else point.drawing
+        if point is not None and drawn is not None and point.runtime.entered:
             runtime = point.runtime
             runtime.lock.acquire()  # as `with` does, for half of what that costs
             try:
-                drawn = point.drawing  # as it is now
-                if drawn is not None:
+                if drawn is point.drawing and self.state is NEW:  # else a reload came before
                     self.workload, self.cost = drawn.workload, drawn.cost
                     if point.gate.draw(self, runtime.clock()):
                         drawn.flows[self] = None
