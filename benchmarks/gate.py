@@ -22,15 +22,15 @@ UNIT = "CPU µs per ticket"
 # Logarithms and cache misses are allowed for, a walk over what waits is not.
 GROWTH = 10.0
 
-# The ratios are those issue 2 quotes for the trial gate; beside it, if it is at hand, ours is to be cheaper.
-TARGETS = (
-    Target("FIFO", 3.0),
-    Target("Aging", 3.0),
-    Target("Classes (4)", 3.6, (HEAP,)),
-    Target("Classes (4) + Reserved", 6.0, (HEAP,)),
-    Target(FAIR, 5.0, (HEAP,)),
-    Target("Classes of FairQueues", 9.0, (HEAP,)),
-)
+TARGETS = (Target("FIFO", 3.0), Target("Aging", 3.0))
+# What issue 2 quotes for the trial gate, over a heapq loop, and wants beaten.  That loop is not at hand, and the gate
+# itself has other ratios to ours; so it runs beside ours, and only where it cannot the quoted ratios are the targets.
+QUOTED = {
+    "Classes (4)": 3.6,
+    "Classes (4) + Reserved": 6.0,
+    FAIR: 5.0,
+    "Classes of FairQueues": 9.0,
+}
 
 
 def tables(sizes: Sizes) -> Iterator[Table]:
@@ -52,21 +52,29 @@ def contended(sizes: Sizes, *, making: bool) -> Table:
         name = f"Planner, a sort of {planned}"
         cases[name] = Steady(PLANNER, planned, sizes.tickets // 20, making=making)
     targets: list[Target] = []
+    notes: list[str] = []
     if making:
         cases["(making a ticket)"] = lambda: making_tickets(sizes.tickets)
+    elif (module := trial()) is None:
+        targets += [*TARGETS, *(Target(name, quoted, (HEAP,)) for name, quoted in QUOTED.items())]
     else:
         targets += TARGETS
-        if (module := trial()) is not None:
-            for name, shape in trial_shapes(module).items():
-                theirs = f"the trial gate, {name}"
-                cases[theirs] = TrialSteady(module, shape, sizes.waiting, sizes.tickets)
-                targets.append(Target(name, 1.0, (theirs,)))
+        for name, shape in trial_shapes(module).items():
+            theirs = f"the trial gate, {name}"
+            cases[theirs] = TrialSteady(module, shape, sizes.waiting, sizes.tickets)
+            targets.append(Target(name, 1.0, (theirs,)))
+        quoted = ", ".join(f"{name} {ratio:g}×" for name, ratio in QUOTED.items())
+        notes.append(
+            f"The trial gate is the one whose ratios to a heapq loop were to be beaten; quoted were {quoted}. "
+            "Here it has those of its rows: the loop it was measured by was another, and only the rows compare."
+        )
     return Table(
         title=f"Gate, {sizes.waiting:,} waiting{', tickets made as they come' if making else ''}",
         unit=f"{UNIT}, offer to finish, making it {'included' if making else 'excluded'}",
         cases=cases,
         base=HEAP,
         targets=targets,
+        notes=notes,
     )
 
 

@@ -115,7 +115,7 @@ def balanced(flows: Points) -> None:
     """See that nothing waits, nothing is in flight, and the sums say so."""
     for point in flows.points.values():
         gate = point.gate
-        assert (gate.waiting, gate.active, len(gate.waiters()), len(point.policy)) == (0, 0, 0, 0)
+        assert (gate.waiting, point.in_flight, len(gate.waiters()), len(point.policy)) == (0,) * 4
         assert abs(point.queued) < 1e-6 * max(1.0, point.admitted)
         part = point.parts.concurrency
         if isinstance(part, InFlight):

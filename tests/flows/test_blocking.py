@@ -198,6 +198,7 @@ def test_a_signal_while_it_waits_leaves_nothing(make, is_granted):
     flow = flows.flow("p")
     point = point_of(flows)
     with point.runtime.lock:
+        flow.line_up()
         point.prepare(flow, point.runtime.now())
         point.runtime.offer(flow)
         point.waits(flow)

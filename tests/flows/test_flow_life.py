@@ -395,7 +395,7 @@ class TestEnds:
             flows = scheduler(quota=quota(1000, 1))
             lost = [await flows.start_flow("p") for _ in range(100)]
             await until(3599)
-            assert point_of(flows).gate.active == 100
+            assert point_of(flows).in_flight == 100
             await until(3602)
             balanced(flows)
             assert point_of(flows).counts.forgotten == 100

@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from fairlead.capacities import TokenBucket
 from fairlead.capacities.inflight import InFlight
-from fairlead.core import Gate, Outcome
+from fairlead.core import Gate, Outcome, Policy
 from fairlead.flows import (
     blocking,
     counts,
@@ -338,7 +338,7 @@ class TestTheRest:
         caught(test_flow_retune.test_waiters_ask_again_at_a_new_gate_in_their_order, how)
 
     def test_no_queue_limit(self, monkeypatch):
-        monkeypatch.setattr(FairQueue, "overflow", lambda self, ticket: None)
+        monkeypatch.setattr(Policy, "overflow", lambda self, ticket: None)
         caught(queue().test_scenario_44_a_full_queue_refuses_at_once)
 
     def test_barging(self, monkeypatch):

@@ -33,7 +33,9 @@ BEFORE: dict[str, Any] = {"concurrency": concurrency(1)}
 CHANGES: dict[str, dict[str, Any]] = {
     "nothing": BEFORE,
     "an expiry": {"concurrency": concurrency(1, max_inflight_duration="100d")},
-    "a workload": {"scheduler": {"workloads": [{"name": "x", "exists": ["x"], "priority": 5}]}},
+    "a first workload (other shape)": {
+        "scheduler": {"workloads": [{"name": "x", "exists": ["x"], "priority": 5}]}
+    },
     "a queue limit": {"scheduler": {"max_queue": 1}},
     "a margin": {"scheduler": {"decision_deadline_margin": "1s"}},
     "tokens": {"scheduler": {"tokens_label_key": "t", "workload_latency_based_tokens": True}},
@@ -61,6 +63,24 @@ def test_waiters_are_kept_in_their_order(how):
             assert sum(other.done() for other in waiters) == number + 1
             assert flow.arrived_at == 0
             flow.end()
+        balanced(flows)
+
+    run(main())
+
+
+def test_a_further_workload_is_no_other_shape():
+    async def main():
+        named = [{"name": name, "exists": [name], "priority": 5} for name in "xy"]
+        flows = scheduler(**BEFORE, scheduler={"workloads": named[:1]})
+        holder = await flows.start_flow("p")
+        waiters = [await waiting(flows) for _ in range(2)]
+        before = point_of(flows)
+        flows.retune(loaded(**BEFORE, scheduler={"workloads": named}))
+        assert point_of(flows) is before
+        late = await waiting(flows, {"y": "1"})
+        holder.end()
+        for waiter in (late, *waiters):
+            (await granted(waiter)).end()
         balanced(flows)
 
     run(main())

@@ -85,6 +85,32 @@ def test_a_flow_waits_its_turn():
     run(main())
 
 
+def test_flows_of_a_quota_alone_have_not_waited():
+    async def main():
+        quota = {"bucket_capacity": 10, "fill_amount": 10, "interval": "1d"}
+        async with serving({"control_points": {"one": {"quota": quota}}}) as server:
+            point = server.flows.points["one"]
+            ids = []
+            for number in range(3):
+                head, said = await check(server)
+                assert (head.status, said["decision"], said["wait"]) == (200, "accepted", 0)
+                assert point.in_flight == number + 1
+                ids.append(said["flow_id"])
+            assert (await end(server, ids[0], tokens=5))[1] == {"ended": True}
+            assert (await end(server, ids[1], status="error"))[1] == {"ended": True}
+            assert (await end(server, ids[1]))[1]["ended"] is False
+            assert (point.in_flight, point.counts.ended_flows, point.counts.failed_flows) == (
+                1,
+                2,
+                1,
+            )
+            head, _ = await check(server, labels={}, timeout=0)
+            bucket: Any = point.capacity
+            assert (head.status, round(bucket.level(point.runtime.now()))) == (200, 2)
+
+    run(main())
+
+
 @pytest.mark.parametrize("timeout", [0, 0.05])
 def test_a_refusal_tells_why_and_when_to_come_back(timeout):
     async def main():

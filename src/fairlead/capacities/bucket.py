@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from fairlead.core.ticket import Ticket
 
 
-# Its level after the last use, the instant it fills from (with a delay, one to come), and that of the last use.
-Bucket = tuple[float, float, float]
+# Its level after the last use, the instant it fills from (with a delay, one to come), and that of the last use: a list,
+# for that is changed in less time than a tuple is made (benchmarks/flows.py).
+Bucket = list[float]
 
 
 class TokenBucket(Capacity):
@@ -48,6 +49,7 @@ class TokenBucket(Capacity):
 
     lasts = True
     foretells = True
+    spends = True
 
     def __init__(
         self,
@@ -81,6 +83,9 @@ class TokenBucket(Capacity):
         self._by = None if by is None else read_by(by)
         self.scoped = by is not None
         self._buckets: dict[Hashable, Bucket] = {}  # in order of use
+        self._only: Bucket | None = (
+            None  # that of all tickets, once it is used, if its fill is the usual one
+        )
 
     @property
     def keys(self) -> int:
@@ -128,13 +133,15 @@ class TokenBucket(Capacity):
 
     def admit(self, ticket: Ticket, now: float) -> Hashable | None:
         # `refusal` and `_draw` in one step, with the usual fill written out: benchmarks/flows.py.
-        by, cost, burst = self._by, ticket.cost, self.burst
-        key = self.name if by is None else by(ticket)
-        if key is None:
-            return None
+        by, cost, burst, bucket = self._by, ticket.cost, self.burst, self._only
+        key: Hashable = self.name
+        if bucket is None:
+            key = self.name if by is None else by(ticket)
+            if key is None:
+                return None
+            bucket = self._buckets.get(key)
         if cost > burst and self.oversize == "refuse":
             return NEVER
-        bucket = self._buckets.get(key)
         if bucket is None or self._stepwise:
             self.ends_at = self._possible_at(key, cost, now)
             if self.ends_at > now:
@@ -142,24 +149,24 @@ class TokenBucket(Capacity):
             self._draw(key, cost, now)
         else:
             level, at, used_at = bucket
-            unused_until = used_at + self.max_idle_time
             if level < cost:  # as of `at`
                 needed = burst if cost > burst else cost  # noqa: FURB136 - a call costs more
                 if level < needed:
                     ends_at = at + (needed - level) / self.rate
-                    if ends_at > unused_until:
-                        ends_at = unused_until
+                    if ends_at > used_at + self.max_idle_time:
+                        ends_at = used_at + self.max_idle_time
                     if now < ends_at:
                         self.ends_at = ends_at
                         return STOP if by is None else (self.name, key)
             if now > at:
                 level += (now - at) * self.rate
                 at = now
-            if level > burst or unused_until <= now:
+            if level > burst or used_at + self.max_idle_time <= now:
                 level = burst
+            bucket[0], bucket[1], bucket[2] = level - cost, at, now
             if by is not None:
                 del self._buckets[key]  # put back last: the dict is in order of use
-            self._buckets[key] = (level - cost, at, now)
+                self._buckets[key] = bucket
         if by is not None:
             self._drop_idle(now)
         return None
@@ -203,8 +210,7 @@ class TokenBucket(Capacity):
         key = self.name if self._by is None else key
         bucket = self._buckets.get(key)
         if bucket is not None:
-            level, at, used_at = bucket
-            self._buckets[key] = (min(self.burst, level + amount), at, used_at)
+            bucket[0] = min(self.burst, bucket[0] + amount)
             self.opened.append(self._scope(key))
 
     def retune(self, rate: float, burst: float, interval: float | None, now: float) -> None:
@@ -219,9 +225,10 @@ class TokenBucket(Capacity):
                 del self._buckets[key]
                 continue
             kept = at if interval == self.interval else max(now, at)
-            self._buckets[key] = (min(burst, level), kept, bucket[2])
+            self._buckets[key] = [min(burst, level), kept, bucket[2]]
         self.rate, self.burst, self.interval = rate, burst, interval
         self._stepwise = interval is not None or self.delay_initial_fill
+        self._only = None if self._by or self._stepwise else self._buckets.get(self.name)
         self.opened.append(FULL)
 
     def inherit(self, former: TokenBucket, now: float) -> None:
@@ -239,8 +246,7 @@ class TokenBucket(Capacity):
                 at = max(at, now)
             key = self.name if self._by is None else name
             held = self.burst if level >= former.burst else min(level, self.burst)
-            self._buckets.pop(key, None)  # they stay in order of use
-            self._buckets[key] = (held, at, bucket[2])
+            self._keep(key, held, at, bucket[2])  # they stay in order of use
             self.opened.append(self._scope(key))
 
     def set_level(
@@ -248,9 +254,11 @@ class TokenBucket(Capacity):
     ) -> None:
         """Say what a bucket holds now, and if it does not fill from now on, from when."""
         key = self.name if self._by is None else key
-        self._buckets.pop(key, None)
         if level < self.burst:
-            self._buckets[key] = (level, now if fills_from is None else fills_from, now)
+            self._keep(key, level, now if fills_from is None else fills_from, now)
+        else:
+            self._buckets.pop(key, None)
+            self._only = None
         self.opened.append(self._scope(key))
 
     # Books
@@ -261,7 +269,7 @@ class TokenBucket(Capacity):
         return self.burst if bucket is None else self._filled(bucket, now)[0]
 
     def _draw(self, key: Hashable, cost: float, now: float) -> None:
-        bucket = self._buckets.pop(key, None)  # put back last: the dict is in order of use
+        bucket = self._buckets.get(key)
         burst = self.burst
         level, at = (burst, now) if bucket is None else self._filled(bucket, now)
         if self.delay_initial_fill and cost > 0 and level >= burst:
@@ -269,7 +277,13 @@ class TokenBucket(Capacity):
         level -= cost
         if level > burst:  # a refund
             level = burst
-        self._buckets[key] = (level, at, now)
+        self._keep(key, level, at, now)
+
+    def _keep(self, key: Hashable, level: float, at: float, used_at: float) -> None:
+        self._buckets.pop(key, None)  # put back last: the dict is in order of use
+        bucket = self._buckets[key] = [level, at, used_at]
+        if self._by is None and not self._stepwise:
+            self._only = bucket
 
     def _time_to_fill(self) -> float:
         """Tell how long after a draw from a full bucket to count fills from, if they are delayed."""

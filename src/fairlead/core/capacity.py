@@ -71,6 +71,7 @@ class Capacity(Part):
     full: bool  # did the last admission leave room for nobody?
     # Is it a number of slots, `used` of `total`?  Then the gate counts, and need not ask.
     counts = False
+    spends = False  # is all it takes used up by starting?  Then `give` does nothing, and the gate may `draw`.
     lasts = False  # does a STOP stand until `ready_at`, unless something is in `opened` before?
     # Does `admit`, when it refuses, leave in `ends_at` what `ready_at` would say of the refusal?
     foretells = False
@@ -95,6 +96,8 @@ class Capacity(Part):
             cls.foretells = False
         if "counts" not in cls.__dict__:
             cls.counts = False
+        if "spends" not in cls.__dict__:
+            cls.spends = False
 
     def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
         """Name the scopes that may refuse this ticket; asked once, at offer."""

@@ -56,7 +56,7 @@ class Dispatcher(Preempting):
         self._claims = self._evictions.claims
         self._hunting = False  # something changed that may give a waiting preemptor a victim
         # Fixed for good, and asked for every ticket: benchmarks/gate.py.
-        self._scoped, self._watches = capacity.scoped, capacity.watches
+        self._scoped = capacity.scoped
         self._charges = policy.charges
         self._counted: Any = capacity if capacity.counts else None
         self._lasts = capacity.lasts and not capacity.scoped
@@ -65,6 +65,7 @@ class Dispatcher(Preempting):
         plain = policy.shortcut and type(policy).skips is Policy.skips
         self._all_skip = plain or not policy.withholds
         self._plain = capacity.counts and self._all_skip and not self._charges
+        self._draws = capacity.spends and self._all_skip and not self._charges
         # Where there is room for one there is room for any: to be asked is to be admitted.
         self._asker: Admit = self._admitted.append if capacity.counts else self._admit
 
@@ -183,6 +184,23 @@ class Dispatcher(Preempting):
             raise error
         raise PolicyError(f"{title(self.policy)} could not {deed} {ticket!r}: {error!r}") from error
 
+    def _turn_away(self, tickets: list[Ticket], now: float, changed: list[Ticket]) -> None:
+        """Of those enlisted, the last beyond a limit are refused."""
+        for ticket in reversed(tickets):
+            if ticket.state is WAITING and ticket not in self._claims:
+                limit = self.policy.overflow(ticket)
+                if limit is not None:
+                    self._drop(ticket, REFUSED, now)
+                    ticket.reason = limit
+                    changed.append(ticket)
+        self._settle(now, changed)
+
+    def _skips(self, ticket: Ticket) -> bool:
+        try:
+            return self.policy.skips(ticket)
+        except Exception:
+            return False  # `push` will say what is wrong with it
+
     def _drop(self, ticket: Ticket, state: State, now: float) -> None:
         if ticket in self._claims:
             del self._claims[ticket]
@@ -217,7 +235,7 @@ class Dispatcher(Preempting):
         self.waiting -= 1
         if ticket.can_preempt:
             self._evictions.preemptors -= 1
-        if self._watches:
+        if self.capacity.watches:
             self.capacity.leave(ticket, now)
         if ticket.wait_until < inf:
             self._deadlines.forget()
@@ -351,13 +369,6 @@ class Dispatcher(Preempting):
         if isinstance(picked, Exception):
             raise PolicyError(f"{title(self.policy)} raised {picked!r} in pick") from picked
         raise PolicyError(f"{title(self.policy)} {wrong}")
-
-    def _start(self, ticket: Ticket, now: float) -> None:
-        ticket.state = RUNNING
-        ticket.started_at = now
-        self.holders[ticket] = False
-        if ticket.evictable or ticket.hold_until < inf:
-            self._watch(ticket)
 
     def _watch(self, ticket: Ticket) -> None:
         """A ticket that has just started may be evicted, or holds its room only for a time."""

@@ -150,7 +150,7 @@ class Gate(Dispatcher):
             self._blame("queue", ticket, error, changed)
         ticket.state = WAITING
         self.waiting += 1
-        if self._watches:
+        if self.capacity.watches:
             self.capacity.enter(ticket, now)
         if ticket.wait_until < inf:
             self._remember(ticket.wait_until, ticket)
@@ -176,6 +176,23 @@ class Gate(Dispatcher):
             changed.remove(ticket)
         return changed
 
+    def draw(self, ticket: Ticket, now: float) -> bool:
+        """Start a ticket that holds nothing, and need not be finished; False: nothing has changed, offer it.
+
+        To all others this is an offer that starts at once, and its finish.  False where a capacity wants anything back
+        or the policy a say, where anybody waits or anything is due, and for who would have to wait or be refused.
+        """
+        if self.waiting or not (self._draws and self.now <= now < self.due):
+            return False
+        capacity = self.capacity
+        if ticket.state is not NEW or capacity.admit(ticket, now) is not None:
+            return False
+        if capacity.opened:
+            capacity.opened.clear()  # nobody waits for it
+        self.now = ticket.arrived_at = ticket.started_at = now
+        ticket.state = RUNNING
+        return True
+
     def enlist(self, tickets: Iterable[Ticket], now: float) -> Sequence[Ticket]:
         """Ask for a turn for many at once: all wait, then the best start.  Its own tickets are told with the others.
 
@@ -200,7 +217,7 @@ class Gate(Dispatcher):
                 self._blame("queue", ticket, error, changed)
             ticket.state = WAITING
             self.waiting += 1
-            if self._watches:
+            if self.capacity.watches:
                 self.capacity.enter(ticket, now)
             if ticket.wait_until < inf:
                 self._remember(ticket.wait_until, ticket)
@@ -218,23 +235,6 @@ class Gate(Dispatcher):
             self._recant(tickets, now, error)
             raise
         return changed
-
-    def _turn_away(self, tickets: list[Ticket], now: float, changed: list[Ticket]) -> None:
-        """Of those enlisted, the last beyond a limit are refused."""
-        for ticket in reversed(tickets):
-            if ticket.state is WAITING and ticket not in self._claims:
-                limit = self.policy.overflow(ticket)
-                if limit is not None:
-                    self._drop(ticket, REFUSED, now)
-                    ticket.reason = limit
-                    changed.append(ticket)
-        self._settle(now, changed)
-
-    def _skips(self, ticket: Ticket) -> bool:
-        try:
-            return self.policy.skips(ticket)
-        except Exception:
-            return False  # `push` will say what is wrong with it
 
     def _outranks(self, ticket: Ticket, now: float) -> bool:
         """Say whether a newcomer may be asked at once, though others wait: all of them rank after it."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fairlead.config import shown
 from fairlead.core.ticket import (
+    DONE,
     EXPIRED,
     NEW,
     REFUSED,
@@ -58,6 +59,7 @@ class Flow(LeanTicket):
         "accepted",
         "control_point",
         "cost",
+        "drawn",
         "ended",
         "labels",
         "point",
@@ -97,17 +99,25 @@ class Flow(LeanTicket):
         self.point = point
         self.timeout: float | None = None
         self.state = NEW
+        self.cost = 1.0
+        self.workload: Any = DEFAULT
+        self.accepted = self.ended = False
+        # While it runs it is one of these, if it holds nothing.
+        self.drawn: dict[Flow, None] | None = None
+
+    def line_up(self) -> None:
+        """Become a ticket to offer: set what is read of that, and not of who is drawn (benchmarks/flows.py)."""
         self.arrived_at = UNSET
         self.wait_until = self.hold_until = self.started_at = inf
         self.seq = 0
         self.scopes = ()
         self.place = None
         self.promoted = self.can_preempt = self.evictable = False
-        self.cost = 1.0
-        self.workload: Any = DEFAULT
         self.user = self.tenant = ""
         self.queued_ahead = -1.0  # tokens that waited when it came; -1 if it did not wait
-        self.accepted = self.ended = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.control_point} {self.state.value}>"
 
     @property
     def patience(self) -> float | None:
@@ -188,6 +198,16 @@ class Flow(LeanTicket):
         if on_reject is None:
             raise self.refusal()
         return on_reject()
+
+    def end_drawn(self) -> bool:
+        """End a flow that holds nothing; False if that was done before.  Needs no lock."""
+        try:
+            del self.drawn[self]  # type: ignore[union-attr]
+        except KeyError:
+            return False
+        self.ended = True
+        self.state = DONE
+        return True
 
     def end(self, status: Status = "ok", tokens: float | None = None) -> bool:
         """Say that the work is done, and what it really cost, if that differs from what was charged.

@@ -129,7 +129,7 @@ def _gauges(points: list[Point]) -> Iterator[Metric]:
         for name, text, read in (
             ("queue_length", "Flows that wait.", lambda one: one.gate.waiting),
             ("queued_tokens", "Tokens that wait.", lambda one: one.queued),
-            ("in_flight", "Flows whose work is not done.", lambda one: one.gate.active),
+            ("in_flight", "Flows whose work is not done.", lambda one: one.in_flight),
             ("bucket_level", "Tokens in the quota's one bucket.", _level),
             ("load_multiplier", "Part of the recent load that passes; absent: all.", _multiplier),
             (

@@ -34,7 +34,7 @@ def policy_of(settings: Scheduler) -> Policy:
             "tenant", weights=ceilings, default_weight=least, inside=_nested(workloads)
         )
 
-    inside = tenants if settings.tenant_label_key else workloads
+    inside = tenants if settings.tenant_label_key else FIFO if one_line(settings) else workloads
     zero = _has_zero(settings)
     policy = Classes(Level("idle", inside), Level("weighted", inside)) if zero else inside()
     policy.limit = settings.max_queue
@@ -45,7 +45,14 @@ def order_of(settings: Scheduler) -> object:
     """What cannot be changed in a policy while somebody waits in it."""
     fair, tenants = settings.fairness_label_key, settings.tenant_label_key
     ceilings = tenants and (settings.tenants, settings.default_max_priority)
-    return bool(fair), bool(tenants), ceilings, _has_zero(settings)
+    return bool(fair), bool(tenants), ceilings, _has_zero(settings), one_line(settings)
+
+
+def one_line(settings: Scheduler) -> bool:
+    """Tell whether nothing is said that would set one flow before another."""
+    keys = (settings.workload_label_key, settings.priority_label_key)
+    more = (settings.fairness_label_key, settings.tenant_label_key)
+    return not (settings.workloads or any(keys) or any(more))
 
 
 @contextmanager

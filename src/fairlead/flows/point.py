@@ -5,42 +5,36 @@ It knows neither loop nor thread: `runtime` is whichever of the two twins carrie
 
 from __future__ import annotations
 
-from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from fairlead.capacities import LeasedSlots
-from fairlead.core import Change, Gate
+from fairlead.core import Gate
 from fairlead.core.capacity import NEVER
-from fairlead.core.ticket import DONE, EXPIRED, REFUSED, RUNNING, UNSET, WAITING, WITHDRAWN, Outcome
-from fairlead.errors import PolicyError
-from fairlead.flows.counts import MOST_WORKLOADS, Counts
+from fairlead.core.ticket import EXPIRED, REFUSED, RUNNING, UNSET, WAITING, WITHDRAWN, Outcome
+from fairlead.flows.ending import Ending
 from fairlead.flows.leavers import Leavers
 from fairlead.flows.order import beyond_limit, order_of, policy_of
-from fairlead.flows.parts import CONCURRENCY, QUOTA, RETRY, Parts, keyed
+from fairlead.flows.parts import RETRY, Parts
 from fairlead.flows.signals import PostedSignals
-from fairlead.flows.window import WindowMean
 from fairlead.flows.workloads import Resolver
 from fairlead.policies import Classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from fairlead.core import Change
     from fairlead.core.ticket import Ticket
     from fairlead.flows.flow import Flow
     from fairlead.flows.settings import ControlPoint
     from fairlead.ledger.ledger import Ledger
     from fairlead.runtime import MakeGate
 
-# Seconds after which a flow that nobody ended is forgotten, where nothing lets it hold its tokens longer.
-LONGEST_UNENDED = 3600.0
-COSTS_MOVE = 5.0  # seconds between two moves of what the flows of a workload are taken to cost
-RECENT = 60.0  # seconds that an end counts for how fast things go
-FAILED, IGNORED, LOST = Outcome.FAILED, Outcome.IGNORED, Outcome.LOST
+LOST = Outcome.LOST
 NOWHERE = object()
 
 
-class Point:
+class Point(Ending):
     """A control point at work."""
 
     def __init__(
@@ -62,13 +56,11 @@ class Point:
         self.policy = policy_of(settings.scheduler)
         self.gate = gate(self.policy, self.capacity)
         self.runtime = runtime_of(self.gate)
-        self.counts = Counts()
+        super().__init__()
         self.queued = 0.0  # tokens that wait
         self.leavers = Leavers()
         self.admitted = 0.0  # tokens ever admitted
-        self.finished: deque[tuple[float, float]] = deque(maxlen=64)  # when, and how many tokens
         self._zero = isinstance(self.policy, Classes)
-        self._costs: dict[str, WindowMean] | None = None  # how long the work of each workload takes
         self._alike: tuple[Any, float] | None
         self._follow(settings)
 
@@ -90,6 +82,9 @@ class Point:
         fixed, varied = self.resolver.fixed, scheduler.workloads or self._fair or self.load
         if fixed is not None and not varied and fixed.queue_timeout is None and fixed.workload[1]:
             self._alike = (fixed.workload, fixed.tokens)
+        self.drawing = None
+        if self._alike is not None and self.capacity.spends and not self._learns:
+            self.draw_from_now(*self._alike)
 
     def _estimate(self, workload: str) -> float | None:
         mean = self._costs.get(workload) if self._costs is not None else None
@@ -121,7 +116,7 @@ class Point:
 
     def succeed(self, former: Point, now: float) -> None:
         """Take the place of a point that could not be retuned, with those who hold its tokens and what was counted."""
-        self.counts = former.counts
+        self.continue_from(former)
         self.resolver.count_on_from(former.resolver)
         holders: list[Any] = former.gate.surrender()
         slots = former.parts.concurrency
@@ -148,7 +143,7 @@ class Point:
 
     def retire(self) -> None:
         """Let nobody ask here any more."""
-        self.retired, self.home = True, NOWHERE
+        self.retired, self.home, self.drawing = True, NOWHERE, None
 
     def tick(self, now: float) -> None:
         """Do what is due now and then: step the controller, forget what nobody ends."""
@@ -273,11 +268,11 @@ class Point:
             if waited:
                 gone = self.leavers.admit(flow)
                 others = self.admitted - flow.cost - flow.admitted_before
-                self.counts.waited(flow, flow.queued_ahead - others - gone)
+                self._counts.waited(flow, flow.queued_ahead - others - gone)
             return
         if waited:
             self.leavers.leave(flow)
-        self.counts.rejected(flow)
+        self._counts.rejected(flow)
         if flow.state is EXPIRED or flow.state is REFUSED:
             flow.retry_after = self.retry_after(flow, now)
         if self.load is not None:
@@ -287,7 +282,7 @@ class Point:
         cost = flow.cost
         flow.accepted = True
         self.admitted += cost
-        workload = self.counts.workloads.get(flow.workload) or self.counts.of(flow.workload)
+        workload = self._counts.workloads.get(flow.workload) or self._counts.of(flow.workload)
         workload.accepted_flows += 1
         workload.accepted_tokens += cost
         if self.load is not None:
@@ -309,7 +304,7 @@ class Point:
         if flow.queued_ahead >= 0:
             self.queued -= flow.cost
             self.leavers.leave(flow)
-        self.counts.rejected(flow)
+        self._counts.rejected(flow)
         if self.load is not None:
             self.load.throttle.answered(flow.cost, False, self.runtime.now())
 
@@ -324,77 +319,6 @@ class Point:
         wait += self.parts.time_of(self.queued)
         if self.parts.leases and (shut := self.parts.shut_out(flow, now)) is not None:
             flow.shut, wait = shut, max(wait, RETRY)
-        while self.finished and now - self.finished[0][0] > RECENT:
-            self.finished.popleft()
-        if len(self.finished) > 1:
-            spent = sum(tokens for _, tokens in self.finished)
-            rate = spent / max(now - self.finished[0][0], 1e-3)
+        if (rate := self.rate(now)) is not None:
             wait = max(wait, min(60.0, (self.queued + flow.cost) / max(rate, 1e-9)))
         return max(wait, 0.001)
-
-    # Ending
-
-    def end(self, flow: Flow, outcome: Outcome, tokens: float | None) -> bool:
-        """Give back what lasts as long as the work, and settle what was charged; False if that was done before."""
-        if flow.ended:
-            return False
-        flow.ended = True
-        busy = 0.0 if self.learner is None else self.parts.busy(flow)  # its own tokens among them
-        gate, runtime = self.gate, self.runtime
-        try:  # what `runtime.finish` does, for benchmarks/flows.py
-            changed = gate.finish(flow, runtime.clock(), outcome, tokens)
-        except PolicyError as error:  # it failed for those who wait
-            runtime.report(error)
-            changed = ()
-        if changed or gate.due < runtime.timer_at:
-            runtime.after(changed)
-        now = gate.now  # its end
-        self.finished.append((now, flow.cost))
-        counts = self.counts
-        counts.ended_flows += 1
-        if outcome is FAILED:
-            counts.failed_flows += 1
-        if self._learns and outcome is not IGNORED:  # nobody knows how long that took
-            self._learn(flow, outcome, now, busy)
-        if flow.state is DONE:
-            return True
-        counts.late_ends += 1  # its room had been given to others; what a quota charged had not
-        if tokens is not None:
-            self._settle_late(flow, tokens, now)
-        return False
-
-    def _settle_late(self, flow: Flow, tokens: float, now: float) -> None:
-        """Correct what a quota charged a flow that the gate does not know any more."""
-        said = self.settings.quota
-        if said is not None and not self.parts.shared:
-            by = keyed(said.limit_by_label_key)
-            key = None if by is None else by(flow)
-            self.runtime.adjust(Change(QUOTA, "correct", (flow.cost - tokens, key, now)))
-
-    def _learn(self, flow: Flow, outcome: Outcome, now: float, busy: float) -> None:
-        latency = now - flow.started_at
-        if self.load is not None:
-            self.load.ended(latency, now)
-        if self._costs is not None:
-            name = flow.workload[0]
-            if name not in self._costs and len(self._costs) < MOST_WORKLOADS:
-                self._costs[name] = WindowMean(refresh=COSTS_MOVE)
-            if name in self._costs:
-                self._costs[name].add(latency, now)
-        if self.learner is not None:
-            before = self.learner.limit
-            limit = self.learner.sample(latency, busy, now, dropped=outcome is FAILED)
-            if limit != before:
-                self.runtime.adjust(Change(CONCURRENCY, "resize", (limit,)))
-
-    def forget_unended(self, now: float) -> None:
-        """End flows that nobody ended, so that they are not remembered for ever."""
-        said = self.settings.concurrency
-        oldest = now - max(LONGEST_UNENDED, said.max_inflight_duration if said is not None else 0.0)
-        while True:
-            flow = next(iter(self.gate.holders), None)  # the first to start
-            if flow is None or flow.started_at >= oldest:
-                return
-            self.runtime.finish(flow, IGNORED)
-            flow.state = EXPIRED  # an end that comes after all is late
-            self.counts.forgotten += 1

@@ -6,7 +6,7 @@ import asyncio
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self
 
-from fairlead.core.ticket import NEW, WAITING
+from fairlead.core.ticket import DONE, NEW, WAITING
 from fairlead.errors import Misuse
 from fairlead.flows.decorating import Decorating
 from fairlead.flows.flow import FAILED, OK, Flow
@@ -35,8 +35,27 @@ class AsyncFlow(Flow):
 
     async def __aenter__(self) -> Self:
         """Ask for tokens, and wait for them as long as it may."""
+        point = self.point
+        drawn = None if point is None else point.drawing
+        if point is not None and drawn is not None and self.state is NEW:
+            self.workload, self.cost = drawn.workload, drawn.cost
+            runtime = point.runtime
+            if (
+                get_ident() == runtime.thread
+                and task_of(point.home) is not None
+                and point.gate.draw(self, runtime.clock())
+            ):
+                drawn.flows[self] = None
+                drawn.started += 1
+                self.drawn = drawn.flows
+                self.accepted = True
+                return self
+        return await self._ask()
+
+    async def _ask(self) -> Self:
         if self.state is not NEW:
             raise Misuse(f"{self!r} was entered before; make a new flow for each turn")
+        self.line_up()
         point = self.point
         if point is None:
             self.accepted = True  # nothing limits it
@@ -96,6 +115,16 @@ class AsyncFlow(Flow):
             raise
 
     def __aexit__(self, kind: object, error: object, trace: object) -> Coroutine[Any, Any, None]:
+        drawn = self.drawn
+        if drawn is not None and kind is None:
+            try:
+                del drawn[self]  # as `end_drawn`
+            except KeyError:
+                pass  # it has ended, or was forgotten
+            else:
+                self.ended = True
+                self.state = DONE
+                return NO_WAIT
         point = self.point
         if point is not None and self.accepted:
             point.end(self, OK if kind is None else FAILED, None)

@@ -48,6 +48,7 @@ class LateFlow(AsyncFlow):
         point = self.point
         if point is None:
             return await super().__aenter__()  # nothing limits it, and nothing is to be ended
+        self.line_up()
         point.prepare(self, self.scheduler.now())
         _turn_away(self)
         self.state = WITHDRAWN

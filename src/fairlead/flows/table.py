@@ -11,8 +11,8 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from fairlead.core.ticket import RUNNING
+from fairlead.flows.ending import LONGEST_UNENDED
 from fairlead.flows.flow import NO_LABELS
-from fairlead.flows.point import LONGEST_UNENDED
 from fairlead.flows.workloads import LONGEST_KEY, canonical
 
 if TYPE_CHECKING:

@@ -33,6 +33,7 @@ class SimFlow(Flow):
         self, number: int, arrival: Arrival, now: float, labels: Mapping[str, str]
     ) -> None:
         super().__init__("sim", labels)
+        self.line_up()
         self.work: Any = number
         self.timeout = arrival.patience
         self.asked = now

@@ -39,6 +39,18 @@ class CheckedGate(Gate):
         self._known.setdefault(ticket, ticket.state)
         return self._checked([ticket], super().offer, ticket, now)
 
+    def draw(self, ticket: Ticket, now: float) -> bool:
+        before = self.waiting, ticket.state
+        drawn = super().draw(ticket, now)
+        if drawn:
+            assert before == (0, State.NEW), f"{ticket!r} was drawn past {before[0]} who wait"
+            assert ticket.state is State.RUNNING, f"{ticket!r} was drawn, and does not run"
+        else:
+            assert ticket.state is before[1], f"{ticket!r} was not drawn, and has changed"
+        assert ticket not in self.holders, f"{ticket!r} was drawn, and holds room"
+        self._check_books()
+        return drawn
+
     def enlist(self, tickets: Iterable[Ticket], now: float) -> Sequence[Ticket]:
         tickets = list(tickets)
         for ticket in tickets:

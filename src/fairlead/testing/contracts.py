@@ -235,6 +235,20 @@ class CapacityContract:
                 capacity.give(holder, now)
                 assert capacity.refusal(ticket, now) == told, f"{holder!r} gave back"
 
+    def test_what_only_spends_takes_nothing_back(self) -> None:
+        if not self.make().spends:
+            return
+        for seed in range(20):  # a gate may `draw`: whether it gives back must make no difference
+            rng, kept, given = random.Random(seed), self.make(), self.make()
+            for number in range(60):
+                now = number * rng.choice((0.1, 1.0))
+                ticket = self.ticket(number, rng)
+                ticket.scopes = kept.scopes(ticket)
+                refusal = kept.admit(ticket, now)
+                assert given.admit(ticket, now) == refusal, f"{ticket!r} was given back before"
+                if refusal is None:
+                    given.give(ticket, now)
+
     def test_what_is_given_back_can_be_taken_again(self) -> None:
         capacity = self.make()
         rng = random.Random(2)
