@@ -244,6 +244,40 @@ def test_a_flow_that_comes_back_is_as_new_whether_kept_or_not():
     assert len(told) > 100
 
 
+def test_a_queue_that_was_anothers_is_as_new():
+    def served(alike: bool) -> tuple[list[object], int]:
+        made = []
+
+        def users(workload: object) -> Policy:
+            made.append(workload)
+            return FairQueue("tenant")
+
+        users.withholds, users.alike = False, alike  # type: ignore[attr-defined]
+        policy, rng = FairQueue("workload", inside=users), random.Random(4)
+        line = Line(policy, by_tenant)
+        line.offer(3_000, workload="steady", tenant="steady")
+        order: list[object] = []
+        for step in range(3_000):
+            if not rng.randrange(3):
+                workload = rng.randrange(9)
+                for tenant in "abab":
+                    (ticket,) = line.offer(
+                        workload=workload, tenant=tenant, cost=rng.choice((1, 3))
+                    )
+                    if not rng.randrange(9):
+                        line.gate.withdraw([ticket], line.now)
+                inside: Any = policy._flows[workload].queue
+                if step % 5 == 0:
+                    inside.set_weight("a", 9.0)
+            ticket = line.step()
+            order.append((ticket.workload, ticket.tenant, ticket.seq))
+        return order, len(made)
+
+    (kept, few), (dropped, many) = served(True), served(False)
+    assert kept == dropped
+    assert few < many
+
+
 def classes() -> Classes:
     return Classes(
         Level("bulk", starvation=5.0),

@@ -253,8 +253,10 @@ class Dispatcher(Preempting):
         capacity, counted = self.capacity, self._counted
         if counted is not None:
             self._full = counted.used >= counted.total
-        elif capacity.opened:
+        elif capacity.opened and self._closed:
             self.due = min(self.due, self._scopes.see_opened(now))
+        elif capacity.opened:
+            capacity.opened.clear()
         if self._claims and not self._serve_claims(now, changed):
             return
         # Steps are written out below where a call would say it shorter: benchmarks/gate.py.
@@ -367,13 +369,6 @@ class Dispatcher(Preempting):
         if isinstance(picked, Exception):
             raise PolicyError(f"{title(self.policy)} raised {picked!r} in pick") from picked
         raise PolicyError(f"{title(self.policy)} {wrong}")
-
-    def _start(self, ticket: Ticket, now: float) -> None:
-        ticket.state = RUNNING
-        ticket.started_at = now
-        self.holders[ticket] = False
-        if ticket.evictable or ticket.hold_until < inf:
-            self._watch(ticket)
 
     def _watch(self, ticket: Ticket) -> None:
         """A ticket that has just started may be evicted, or holds its room only for a time."""

@@ -54,7 +54,9 @@ class FairQueue(Sharers):
     """Share by weight between the values of `by`, an attribute of the ticket or a function.
 
     Weights are a mapping, or a function of the value, asked when a flow of that value appears.  A function given as
-    `inside` may have an attribute `withholds`: False promises that who waits in its queues is always offered.
+    `inside` may promise by attributes: `withholds = False`, that who waits in its queues is always offered;
+    `limited = False`, that these have no limits; `alike = True`, that they are the same for all values: one whose flow
+    has gone may serve another.
 
     >>> by_tenant = FairQueue("tenant", weights={"gold": 3, "free": 1})
     >>> nested = FairQueue("workload", inside=lambda workload: FairQueue("tenant"))
@@ -207,8 +209,8 @@ class FairQueue(Sharers):
         return None
 
     def pick(self, admit: Admit, now: float) -> Ticket | None:
-        self._stopped = self._direct  # asked directly, a queue is refused by a STOP alone
-        if not self._direct:
+        direct = self._stopped = self._direct  # asked directly, a queue is refused by a STOP alone
+        if not direct:
             self._admit, admit = admit, self._ask  # held bound, it would be a cycle
         if self._timed:
             for flow, at in self._timed.items():
@@ -237,7 +239,7 @@ class FairQueue(Sharers):
                     ticket.place = None
                 else:
                     ticket = None
-            if self._refused or flow.woken:
+            if not direct and (self._refused or flow.woken):
                 self._note_refusals(flow, now)
             if ticket is not None:
                 self._size -= 1
@@ -256,8 +258,15 @@ class FairQueue(Sharers):
             self._clock = start
         flow.start = start + cost / flow.weight
         self._turn = flow.number = self._turn + 1
+        heap, entry = self._competing, flow.entry
         lane = flow.queue.only_lane
-        if not (flow.queue if lane is None else len(lane.entries) > lane.dead):
+        if flow.queue if lane is None else len(lane.entries) > lane.dead:
+            if heap[0] is entry:  # else corrected when it surfaces
+                flow.entry = entry = (flow.start, flow.number, flow)
+                heapreplace(heap, entry)
+        else:
+            if heap[0] is entry:
+                heappop(heap)
             if flow.waits:
                 self._wait_no_more(flow, now)
             self._leave(flow)
@@ -298,6 +307,12 @@ class FairQueue(Sharers):
         self._drop_all()
         self._groups.clear()
         self._clock = self._served = self._weight = 0.0
+
+    def renew(self) -> bool:
+        self._past = None
+        self._direct = not self.withholds
+        self._start_afresh()
+        return type(self) is FairQueue and not self._weights.changed
 
     def remove(self, ticket: Ticket, now: float) -> None:
         flow = self._flows[self._key(ticket)]

@@ -67,6 +67,7 @@ class Weights:
         self._given: dict[Hashable, float] = {}
         if given is not None and not callable(given):
             self.replace(given)
+        self.changed = False  # since they were made
 
     def of(self, key: Hashable) -> float:
         """Tell a key's weight."""
@@ -77,6 +78,7 @@ class Weights:
 
     def set(self, key: Hashable, weight: float) -> float:
         """Change one."""
+        self.changed = True
         self._given[key] = weight = checked_weight(key, weight)
         return weight
 
@@ -87,6 +89,7 @@ class Weights:
                 f'weights= needs weights by key, such as {{"acme": 3}}; got {weights!r}'
             )
         self._given = {key: checked_weight(key, weight) for key, weight in weights.items()}
+        self.changed = True
 
 
 def queue_factory(inside: Inside | type[Policy]) -> Inside:
@@ -120,11 +123,12 @@ class Sharers(Policy):
         # Where nothing inside ever withholds, nobody need be asked while nobody waits.
         self.withholds = not plain and getattr(inside, "withholds", True)
         self.steady = inside is FIFO or getattr(inside, "steady", False)
-        self.nests = not plain
+        self.nests = not plain and getattr(inside, "limited", True)
         self._flows: dict[Hashable, Flow] = {}
         self._fresh = FRESH
         self._timed: dict[Flow, float] = {}  # when to ask, though no scope has opened
         self._spare: list[Flow] = []
+        self._alike = plain or getattr(inside, "alike", False)
         self._few = FEW if plain else 0  # so many are not dropped when they are idle
         # Flows by the scope that part of their queue is parked under, those first that were first in line.
         self._groups: dict[Hashable, list[tuple[float, int, Flow]]] = {}
@@ -160,7 +164,7 @@ class Sharers(Policy):
         else:
             flow = Flow(key, number, self._inside(key), weight)
         self._flows[key] = flow
-        if self.nests:  # else there is nothing of the kind inside
+        if not self._few:  # plain queues are nothing of the kind
             queue = flow.queue
             if queue.timed:
                 self._timed[flow] = inf
@@ -174,7 +178,7 @@ class Sharers(Policy):
         del self._flows[flow.key]
         if self._timed:
             self._timed.pop(flow, None)
-        if self._few and len(self._spare) < FEW:
+        if self._alike and len(self._spare) < FEW and (self._few or flow.queue.renew()):
             self._spare.append(flow)
 
     def _drop_all(self) -> None:
