@@ -20,16 +20,24 @@ BARE = "bare handler"
 CHECK = "check"
 CHECK_AND_END = "check and end, per call"
 BYTES = "bare handler, messages not read"
+QUICK = "bare handler, JSON as quick as the product's"
 ROUNDS = {"HTTP": 5, "gRPC": 3}  # gRPC takes a second to load, in every client
 LEAST = 0.7  # of the bare handler's rate
 
 # The bare handler takes the same messages apart and puts them together, and decides nothing; beside it, one that does
-# not look at them.
+# not look at them, and one that does so with the product's own JSON, which is not the standard library's.
 HTTP = {
     BYTES: ("bytes", "check"),
+    QUICK: ("quick-messages", "check"),
     BARE: ("messages", "check"),
     CHECK: ("flows", "check"),
     CHECK_AND_END: ("flows", "pair"),
+}
+HANDLERS = {
+    "HTTP": "an ASGI callable on the product's own listener: it reads the body, and writes an answer as long as the "
+    "product's, with the json of the standard library",
+    "gRPC": "one function on a server with the product's options: it reads the product's message, and answers with one "
+    "that repeats its control point and the keys of its labels (25 bytes; the product's has 122)",
 }
 GRPC = {BYTES: ("grpc-bytes", "grpc"), BARE: ("grpc-messages", "grpc"), CHECK: ("grpc", "grpc")}
 
@@ -80,7 +88,8 @@ def pair(wire: str, rows: dict[str, tuple[str, str]], seconds: float) -> Iterato
         targets=[target],
         notes=[
             f"{CONNECTIONS} calls at once, {seconds:g} s each, a quota that never refuses; {LEAST:g}× the rate is "
-            f"{1 / LEAST:.2f}× the time. The bare handler reads the same messages and writes the same answers."
+            f"{1 / LEAST:.2f}× the time. The bare handler is {HANDLERS[wire]}. It finds no route, lets in whoever "
+            "asks, validates nothing and keeps nothing."
         ],
         at_most=ROUNDS[wire],
         done=servers.close,

@@ -208,7 +208,8 @@ def test_one_step_decides_as_two_do(oversize: Any, idle: float, by: str | None):
             assert one._buckets == two._buckets
             if answer is not None and answer is not NEVER:
                 ready = one.ready_at(ticket, now, answer)
-                assert ready == two.ready_at(ticket, now, answer) > now
+                assert one.ends_at == ready == two.ready_at(ticket, now, answer) > now
+                assert not two.foretells
                 refused += 1
                 now = rng.choice((now, ready, ready))
             else:

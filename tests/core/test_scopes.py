@@ -117,13 +117,11 @@ def test_holds_open_also_when_another_part_opens_something_first():
 
 
 def test_timers_of_one_instant_never_compare_scopes():
-    bucket = TokenBucket(1.0, burst=5)
-    bucket.take(Ticket(cost=5), 0.0)
-    scopes = Scopes(FIFO(), bucket, inf)
+    scopes = Scopes(FIFO(), TokenBucket(1.0, burst=5), inf)
     for scope in (STOP, ("tokens", "a"), Hold(0)):
-        scopes.expect(scope, Ticket(cost=5), 0.0)
-    assert list(scopes.ripe(5.0)) == [STOP, ("tokens", "a"), Hold(0)]
-    assert scopes.soonest() == inf
+        scopes.expect(scope, 5.0, 0.0)
+    assert list(scopes.ripe(5.0)) == [("tokens", "a"), Hold(0)]
+    assert scopes.soonest() == scopes.everyone_at == 5.0
 
 
 def test_a_capacity_that_promises_now_and_refuses_does_not_stop_time():

@@ -112,7 +112,7 @@ def test_the_heap_of_deadlines_stays_within_twice_the_living():
         deadlines.add(ticket.wait_until, ticket)
         ticket.state = State.RUNNING
         deadlines.forget()
-    assert len(deadlines._heap) < 200
+    assert len(deadlines.heap) < 200
 
 
 def verdicts(late: bool, seed: int, make: type[Gate] = CheckedGate) -> list[tuple[object, ...]]:

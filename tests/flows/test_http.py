@@ -126,6 +126,20 @@ def test_a_refusal_tells_why_and_when_to_come_back(timeout):
     run(main())
 
 
+def test_flows_of_a_quota_alone_are_answered_and_ended_one_after_another():
+    async def main():
+        quota = {"bucket_capacity": 3, "fill_amount": 1, "interval": "1h"}
+        async with serving({"control_points": {"one": {"quota": quota}}}) as server:
+            for _ in range(3):  # all but the first are drawn
+                head, said = await check(server)
+                assert (head.status, said["wait"], said["tokens"]) == (200, 0, 1)
+                assert (await end(server, said["flow_id"]))[1]["ended"]
+                assert not (await end(server, said["flow_id"]))[1]["ended"]
+            assert (await check(server, timeout=0))[0].status == 503
+
+    run(main())
+
+
 def test_the_denied_status_is_the_control_points_and_long_waits_are_told():
     async def main():
         async with serving(LABELED) as server:
@@ -483,6 +497,22 @@ def test_what_the_gate_has_ended_leaves_the_table():
             kept.append(table.add(flow))
             flow.end()  # not by the table
         assert len(table) <= 2
+
+    run(main())
+
+
+def test_what_the_gate_has_ended_leaves_the_table_from_among_what_runs():
+    async def main():
+        flows = FlowScheduler.from_config({"control_points": {"free": {}}})
+        table = FlowTable()
+        crowd = [await flows.start_flow("free") for _ in range(1000)]
+        for flow in crowd:
+            table.add(flow)
+        for flow in crowd[::2]:
+            flow.end()  # not by the table
+        for _ in range(1000):
+            table.add(await flows.start_flow("free"))
+        assert len(table) == 500 + 1000
 
     run(main())
 

@@ -1,5 +1,7 @@
 """FairQueue beside scopes: whom a wake is for."""
 
+from itertools import count
+
 from fairlead.capacities import Both, Pools, TokenBucket
 from fairlead.core import Ticket
 from fairlead.policies import FairQueue
@@ -31,3 +33,31 @@ def test_a_wake_stays_with_the_flow_it_was_for_when_a_stop_ends_the_asking():
         return {ticket.key: ticket.started_at for ticket in tickets}
 
     assert starts() == starts(3.5)
+
+
+def test_who_waited_for_a_scope_before_is_not_woken_before_who_ranks_first():
+    queue = FairQueue()
+    numbers = count()
+    here: tuple[str, ...] = ("here",)
+
+    def push(tenant: str, cost: float, scopes: tuple[str, ...] = ()) -> Ticket:
+        ticket = Ticket(tenant, cost=cost, tenant=tenant)
+        ticket.scopes, ticket.seq = scopes, next(numbers)
+        queue.push(ticket, 0.0)
+        return ticket
+
+    def pick(*, closed: bool = True) -> object:
+        picked = queue.pick(lambda ticket: "here" if closed and ticket.scopes else None, 0.0)
+        return None if picked is None else picked.key
+
+    push("a", 10)
+    left = push("a", 1, here)
+    push("b", 20)
+    push("b", 1, here)
+    assert [pick(), pick(), pick()] == ["a", "b", None]
+    queue.remove(left, 0.0)  # its flow, at 10, waits for nothing any more; that of b waits at 20
+    push("a", 30)
+    push("a", 1, here)
+    assert [pick(), pick()] == ["a", None]
+    queue.open("here", 0.0)
+    assert [pick(closed=False), pick(closed=False)] == ["b", "a"]

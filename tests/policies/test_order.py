@@ -32,6 +32,24 @@ def test_fifo_serves_in_order_of_arrival_whatever_the_priority():
     ) == [*"abc"]
 
 
+def test_fifo_keeps_the_order_when_the_first_with_a_scope_comes():
+    """Until then those without one wait by themselves, some of whom have left again."""
+    bucket = TokenBucket(1.0, burst=1.0, by=lambda ticket: ticket.tenant)
+    gate = CheckedGate(FIFO(), Both(Slots(0), bucket))
+    tickets = [Ticket(number) for number in range(5)]
+    tickets += [Ticket(5, tenant="a"), Ticket(6), Ticket(7, tenant="a"), Ticket(8)]
+    for number, ticket in enumerate(tickets):
+        gate.offer(ticket, 0.0)
+        if number == 4:
+            gate.withdraw((tickets[0], tickets[3]), 0.0)
+        if number >= 4:
+            assert gate.policy.head(0.0) is tickets[1]
+    gate.withdraw((tickets[6],), 0.0)
+    assert {ticket.key for ticket in gate.policy} == {1, 2, 4, 5, 7, 8}
+    changed = gate.adjust(Change("slots", "resize", (9,)), 0.0)
+    assert [ticket.key for ticket in changed] == [1, 2, 4, 5, 8]
+
+
 def test_a_key_orders_and_arrival_decides_among_equals():
     class Shortest(Policy):
         def key(self, ticket):

@@ -13,6 +13,7 @@ import pytest
 from fairlead.capacities import Both, InFlight, Pools, Reserved, Slots, TokenBucket
 from fairlead.core import Capacity, Change, Gate, Outcome, Policy, Ticket
 from fairlead.policies import Aging, Classes, FairQueue, Level, Planner
+from fairlead.policies.flow import FEW
 from fairlead.testing import CheckedGate, drive
 from tests.properties.fair_mutants import BankedCredit, Unrestrained
 
@@ -213,7 +214,68 @@ def test_the_flow_table_does_not_leak():
         line.offer(1, tenant=number)
         line.step()
         line.step()
-        assert len(policy._flows) <= 6
+        assert len(policy._flows) <= FEW + 6
+
+
+def test_a_flow_that_comes_back_is_as_new_whether_kept_or_not():
+    """Its weight is asked again, and of equals it goes before those who were served."""
+    asked: list[object] = []
+
+    def weight(key: object) -> float:
+        asked.append(key)
+        return 1.0
+
+    def served(few: int) -> list[object]:
+        asked.clear()
+        policy, rng = FairQueue("tenant", weights=weight), random.Random(3)
+        policy._few = few
+        line = Line(policy, by_tenant)
+        line.offer(2_000, tenant="steady")
+        order = []
+        for _ in range(2_000):
+            if not rng.randrange(4):
+                line.offer(1, tenant=rng.randrange(9), cost=rng.choice((1, 1, 2, 5)))
+            order.append(line.step().tenant)
+        return order
+
+    kept, told = served(FEW), list(asked)
+    assert kept == served(0)
+    assert told == asked
+    assert len(told) > 100
+
+
+def test_a_queue_that_was_anothers_is_as_new():
+    def served(alike: bool) -> tuple[list[object], int]:
+        made = []
+
+        def users(workload: object) -> Policy:
+            made.append(workload)
+            return FairQueue("tenant")
+
+        users.withholds, users.alike = False, alike  # type: ignore[attr-defined]
+        policy, rng = FairQueue("workload", inside=users), random.Random(4)
+        line = Line(policy, by_tenant)
+        line.offer(3_000, workload="steady", tenant="steady")
+        order: list[object] = []
+        for step in range(3_000):
+            if not rng.randrange(3):
+                workload = rng.randrange(9)
+                for tenant in "abab":
+                    (ticket,) = line.offer(
+                        workload=workload, tenant=tenant, cost=rng.choice((1, 3))
+                    )
+                    if not rng.randrange(9):
+                        line.gate.withdraw([ticket], line.now)
+                inside: Any = policy._flows[workload].queue
+                if step % 5 == 0:
+                    inside.set_weight("a", 9.0)
+            ticket = line.step()
+            order.append((ticket.workload, ticket.tenant, ticket.seq))
+        return order, len(made)
+
+    (kept, few), (dropped, many) = served(True), served(False)
+    assert kept == dropped
+    assert few < many
 
 
 def classes() -> Classes:

@@ -140,8 +140,9 @@ MUTANTS: dict[str, tuple[Callable[[], Policy], Rule]] = {
 
 
 class UpsideDown(Classes):
-    def _pick_from(self, rank: int, now: float) -> Ticket | None:
-        return super()._pick_from(2 - rank, now)
+    def _pick_from(self, rank: int, admit: Any, now: float) -> Ticket | None:
+        waiting = [rank for rank, size in enumerate(self._sizes) if size]
+        return super()._pick_from(waiting[0], admit, now)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

@@ -136,3 +136,25 @@ def test_without_a_token_a_name_made_to_mean_this_machine_is_refused(host):
     authorize(asking((b"host", host), token("secret")), "secret")
     for here in (b"127.0.0.1:8188", b"localhost", b"[::1]:8188"):
         authorize(asking((b"host", here)), None)
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ((), None),
+        (((b"host", b""),), None),
+        (((b"host", b"LOCALHOST:80"), (b"origin", b"http://[::1]:9999")), None),
+        (((b"host", b"localhost@evil.example"),), b"foreign_host"),
+        (((b"host", b"localhost"), (b"host", b"evil.example")), b"foreign_host"),
+        (((b"origin", b"null"), (b"host", b"localhost")), b"foreign_origin"),
+        (((b"host", b"localhost"), (b"origin", b"")), b"foreign_origin"),
+    ],
+)
+def test_without_a_token_whoever_asks_is_told_the_same_each_time(headers, code):
+    for _ in range(2):
+        if code is None:
+            authorize(asking(*headers), None)
+            continue
+        with pytest.raises(Problem) as caught:
+            authorize(asking(*headers), None)
+        assert b'"code":"%s"' % code in caught.value.answer.body

@@ -198,7 +198,9 @@ def test_a_start_at_the_wrong_instant(monkeypatch):
 
 
 def test_a_policy_of_its_own_instead_of_the_door_s(monkeypatch):
-    monkeypatch.setattr(Aging, "push", FIFO.push)
+    monkeypatch.setattr(
+        Aging, "push", lambda self, ticket, now: self._append(ticket, ticket.scopes)
+    )
     monkeypatch.setattr(Aging, "_new_order", FIFO._new_order)
     journal = test_fidelity.through_tasks  # both would change alike: the door's order is kept
     given = test_fidelity.crowd(3, priority=[0, 50, 100])

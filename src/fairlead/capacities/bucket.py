@@ -49,6 +49,7 @@ class TokenBucket(Capacity):
 
     lasts = True
     spends = True
+    foretells = True
 
     def __init__(
         self,
@@ -142,19 +143,21 @@ class TokenBucket(Capacity):
         if cost > burst and self.oversize == "refuse":
             return NEVER
         if bucket is None or self._stepwise:
-            if bucket is not None and self._possible_at(key, cost, now) > now:
+            self.ends_at = self._possible_at(key, cost, now)
+            if self.ends_at > now:
                 return self._scope(key)
             self._draw(key, cost, now)
         else:
             level, at, used_at = bucket
             if level < cost:  # as of `at`
                 needed = burst if cost > burst else cost  # noqa: FURB136 - a call costs more
-                if (
-                    level < needed
-                    and now < at + (needed - level) / self.rate
-                    and now < used_at + self.max_idle_time
-                ):
-                    return STOP if by is None else (self.name, key)
+                if level < needed:
+                    ends_at = at + (needed - level) / self.rate
+                    if ends_at > used_at + self.max_idle_time:
+                        ends_at = used_at + self.max_idle_time
+                    if now < ends_at:
+                        self.ends_at = ends_at
+                        return STOP if by is None else (self.name, key)
             if now > at:
                 level += (now - at) * self.rate
                 at = now

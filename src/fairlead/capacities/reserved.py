@@ -165,8 +165,12 @@ class Reserved(Capacity):
         """What is free beyond the holds above a class; below 0, what it lacks: also after a shrink."""
         gone = -1 if without is None else without.rank
         free = self.total - self.used + (without is not None)
+        inflight = self.inflight
         for above in self._holding[rank]:
-            free -= self._held_without(above) if above == gone else self._held(above, now)
+            if above == gone:
+                free -= self._held_without(above)
+            elif inflight[above] < self.reserved[above]:
+                free -= self._held(above, now)
         return free
 
     def refusal(self, ticket: Ticket, now: float, without: Ticket | None = None) -> Hashable | None:
@@ -183,10 +187,12 @@ class Reserved(Capacity):
     def admit(self, ticket: Ticket, now: float) -> Hashable | None:
         used, rank = self.used, ticket.rank
         # With more free than all above could hold, nobody need look what they do.
-        if self.total - used <= self._above[rank]:
-            refusal = self.refusal(ticket, now)
-            if refusal is not None:
-                return refusal
+        free = self.total - used
+        if free <= self._above[rank]:
+            if free <= 0:
+                return FULL
+            if not ticket.promoted and self._left_for(rank, now) <= 0:
+                return self._scopes[rank][0]
         self.used = used = used + 1
         self.inflight[rank] += 1
         self.full = used >= self.total

@@ -73,6 +73,9 @@ class Capacity(Part):
     counts = False
     spends = False  # is all it takes used up by starting?  Then `give` does nothing, and the gate may `draw`.
     lasts = False  # does a STOP stand until `ready_at`, unless something is in `opened` before?
+    # Does `admit`, when it refuses, leave in `ends_at` what `ready_at` would say of the refusal?
+    foretells = False
+    ends_at: float
     # Scopes that gained room since the gate last looked, and each Later that it is to look at; FULL in it: any scope.
     opened: list[Hashable]
 
@@ -89,6 +92,8 @@ class Capacity(Part):
             cls.admit = Capacity.admit  # type: ignore[method-assign]
         if "lasts" not in cls.__dict__:
             cls.lasts = False
+        if "foretells" not in cls.__dict__:
+            cls.foretells = False
         if "counts" not in cls.__dict__:
             cls.counts = False
         if "spends" not in cls.__dict__:

@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 class Deadlines:
     """Tickets by `wait_until` while they wait and by `hold_until` while they hold."""
 
-    __slots__ = ("_dead", "_heap")
+    __slots__ = ("_dead", "heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Ticket]] = []
+        self.heap: list[tuple[float, int, Ticket]] = []
         self._dead = 0
 
     def add(self, at: float, ticket: Ticket) -> None:
-        heappush(self._heap, (at, ticket.seq, ticket))
+        heappush(self.heap, (at, ticket.seq, ticket))
 
     def forget(self) -> None:
         """One entry no longer matters: its ticket has stopped waiting, or holding, before its time."""
         self._dead = dead = self._dead + 1
-        if dead * 2 > len(self._heap) + 64:
+        if dead * 2 > len(self.heap) + 64:
             # Most of them are done, which is quickly seen: benchmarks/flows.py.
-            self._heap = [
-                entry for entry in self._heap if entry[2].state is not DONE and _matters(entry)
+            self.heap = [
+                entry for entry in self.heap if entry[2].state is not DONE and _matters(entry)
             ]
-            heapify(self._heap)
+            heapify(self.heap)
             self._dead = 0
 
     def soonest(self) -> float:
         """Tell the first end that matters; inf if there is none."""
-        heap = self._heap
+        heap = self.heap
         if not heap:
             return inf
         while heap and not _matters(heap[0]):
@@ -50,7 +50,7 @@ class Deadlines:
         if self.soonest() > now:
             return None
         self._dead -= 1  # the caller ends it, and with that calls `forget` for an entry already out
-        return heappop(self._heap)[2]
+        return heappop(self.heap)[2]
 
 
 def _matters(entry: tuple[float, int, Ticket]) -> bool:

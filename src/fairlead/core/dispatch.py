@@ -81,10 +81,12 @@ class Dispatcher(Preempting):
         return self.due
 
     def _look_ahead(self) -> None:
-        self.due = self._scopes.soonest()
-        ends = self._deadlines.soonest()
-        if ends < self.due:  # here and in `_arrive` a min() costs more: benchmarks/flows.py
-            self.due = ends
+        # Here and in `_arrive` a min(), or a call for what is empty, costs more: benchmarks/flows.py.
+        scopes, deadlines = self._scopes, self._deadlines
+        at = scopes.soonest() if scopes.timers else scopes.everyone_at
+        if deadlines.heap and (ends := deadlines.soonest()) < at:
+            at = ends
+        self.due = at
 
     def _arrive(self, now: float, own: Ticket | None = None) -> list[Ticket]:
         """Bring the gate to `now`, letting what was due before happen at its own time; tell of all but the caller's."""
@@ -110,10 +112,14 @@ class Dispatcher(Preempting):
         """Open what is due, start what may start, then expire what waited or held too long, until nothing moves."""
         while True:
             if self.due <= now:
-                for scope in self._scopes.ripe(now):
+                scopes = self._scopes
+                if scopes.everyone_at <= now:
+                    scopes.everyone_at = inf
                     self._full = False
-                    if scope is not STOP:
-                        self._scopes.open(scope, now)
+                if scopes.timers:
+                    for scope in scopes.ripe(now):
+                        self._full = False
+                        scopes.open(scope, now)
                 self._look_ahead()
             if self.waiting:
                 self._dispatch(now, changed)
@@ -247,8 +253,10 @@ class Dispatcher(Preempting):
         capacity, counted = self.capacity, self._counted
         if counted is not None:
             self._full = counted.used >= counted.total
-        elif capacity.opened:
+        elif capacity.opened and self._closed:
             self.due = min(self.due, self._scopes.see_opened(now))
+        elif capacity.opened:
+            capacity.opened.clear()
         if self._claims and not self._serve_claims(now, changed):
             return
         # Steps are written out below where a call would say it shorter: benchmarks/gate.py.
@@ -258,11 +266,11 @@ class Dispatcher(Preempting):
                 ticket = policy.pick(self._asker, now)
             except Exception as error:
                 self._misled(error, now, changed)
-            if ticket is None and not admitted:
-                break
-            if ticket is None or len(admitted) != 1 or admitted[0] is not ticket:
+            if len(admitted) != 1 or admitted[0] is not ticket:
+                if ticket is None and not admitted:
+                    break
                 self._misled(ticket, now, changed)
-            admitted.clear()
+            del admitted[0]
             if counted is not None:
                 counted.used = used = counted.used + 1
                 self._full = used >= counted.total
@@ -331,7 +339,8 @@ class Dispatcher(Preempting):
             self._refuse(ticket, now)
             self._admitted.append(ticket)  # to be taken out of the queue, though not to be started
             return None
-        ends = self._scopes.expect(refusal, ticket, now)
+        at = capacity.ends_at if capacity.foretells else capacity.ready_at(ticket, now, refusal)
+        ends = self._scopes.expect(refusal, at, now)
         if ends < self.due:
             self.due = ends
         if refusal is FULL:
@@ -360,13 +369,6 @@ class Dispatcher(Preempting):
         if isinstance(picked, Exception):
             raise PolicyError(f"{title(self.policy)} raised {picked!r} in pick") from picked
         raise PolicyError(f"{title(self.policy)} {wrong}")
-
-    def _start(self, ticket: Ticket, now: float) -> None:
-        ticket.state = RUNNING
-        ticket.started_at = now
-        self.holders[ticket] = False
-        if ticket.evictable or ticket.hold_until < inf:
-            self._watch(ticket)
 
     def _watch(self, ticket: Ticket) -> None:
         """A ticket that has just started may be evicted, or holds its room only for a time."""

@@ -111,7 +111,7 @@ class Gate(Dispatcher):
                 return []
         if self._scoped:
             ticket.scopes = self.capacity.scopes(ticket)
-        changed = self._arrive(now) if now >= self.due else []
+        changed = self._arrive(now) if now > self.due else []
         if now >= self.now:
             self.now = now
         else:

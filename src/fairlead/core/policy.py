@@ -44,6 +44,9 @@ class Policy(Part):
     # Set by the policy this one is part of; to be called when it has something to offer though no scope has opened.
     rouse: Callable[[], None] | None = None
 
+    # While its order is arrival and nobody has scopes: its tickets, which whoever nests it may add and take himself.
+    only_lane: Lane | None = None
+
     _lane_type: type[Lane] = KeyLane
     _limit: int | None = None
     _lanes: dict[Hashable, Lane]
@@ -124,13 +127,16 @@ class Policy(Part):
                 return ticket
             if refusal is STOP:
                 return None
-            group = self._parked.get(refusal)
-            if group is None:
-                group = self._parked[refusal] = self._new_order()
-            group.add(lane)
+            self._park(lane, refusal)
             if lane.woken_by is not None:
                 self._pass_on(lane, refusal, now)
         return None
+
+    def _park(self, lane: Lane, scope: Hashable) -> None:
+        group = self._parked.get(scope)
+        if group is None:
+            group = self._parked[scope] = self._new_order()
+        group.add(lane)
 
     def _pass_on(self, lane: Lane, refusal: Hashable | None, now: float) -> None:
         """A woken lane has been asked: unless its own scope refused it again, the next may be asked too."""
@@ -168,6 +174,10 @@ class Policy(Part):
 
     def charge(self, ticket: Ticket, amount: float, now: float) -> None:
         """Account for work that starts past this policy, or, of a ticket that has started, for a correction."""
+
+    def renew(self) -> bool:
+        """Be as new: nobody waits, and what was before is void.  False: it cannot, another is to be made."""
+        return False
 
     def head(self, now: float) -> Ticket | None:
         """Tell the first candidate that is not parked."""

@@ -6,6 +6,7 @@ first: the victim still holds its own until its work has ended.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from fairlead.core.capacity import FULL, NEVER, STOP
@@ -27,6 +28,7 @@ class Preempting:
     policy: Policy
     capacity: Capacity
     due: float
+    holders: dict[Ticket, bool]
     _charges: bool
     _claims: dict[Ticket, None]
     _evictions: Evictions
@@ -38,9 +40,9 @@ class Preempting:
     if TYPE_CHECKING:
 
         def _refuse(self, ticket: Ticket, now: float) -> None: ...
-        def _start(self, ticket: Ticket, now: float) -> None: ...
         def _stopped_waiting(self, ticket: Ticket, now: float) -> None: ...
         def _tell_end(self, ticket: Ticket, changed: list[Ticket]) -> None: ...
+        def _watch(self, ticket: Ticket) -> None: ...
 
     def _hunt(self, now: float, changed: list[Ticket]) -> None:
         """Evict at most one holder, for the head of a line, and only if that would really admit it.
@@ -89,12 +91,17 @@ class Preempting:
                 if self._charges:
                     self.policy.charge(ticket, ticket.cost, now)
                 self._full = self.capacity.take(ticket, now) is True
-                self._start(ticket, now)
+                ticket.state = RUNNING
+                ticket.started_at = now
+                self.holders[ticket] = False
+                if ticket.evictable or ticket.hold_until < inf:
+                    self._watch(ticket)
                 self._evictions.shield(ticket)  # what was started at the price of another stays
             elif refusal is NEVER:
                 self._refuse(ticket, now)
             else:
-                self.due = min(self.due, self._scopes.expect(refusal, ticket, now))
+                at = self.capacity.ready_at(ticket, now, refusal)
+                self.due = min(self.due, self._scopes.expect(refusal, at, now))
                 if refusal is FULL or refusal is STOP:
                     self._full = refusal is FULL
                     return False

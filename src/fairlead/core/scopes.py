@@ -26,9 +26,9 @@ class Scopes:
         "_policy",
         "_reserve_after",
         "_timer_of",
-        "_timers",
         "closed",
         "everyone_at",
+        "timers",
     )
 
     def __init__(self, policy: Policy, capacity: Capacity, reserve_after: float) -> None:
@@ -37,7 +37,7 @@ class Scopes:
         self._reserve_after = reserve_after
         self.closed: dict[Hashable, Ticket] = {}
         self.everyone_at = inf  # when a STOP or FULL may end: a timer of its own, as it is no scope
-        self._timers: list[tuple[float, int, Hashable]] = []
+        self.timers: list[tuple[float, int, Hashable]] = []
         self._timer_of: dict[Hashable, float] = {}
         self._count = 0  # tells timers of one instant apart, so that scopes are never compared
 
@@ -88,9 +88,8 @@ class Scopes:
         opened.clear()
         return self.soonest()
 
-    def expect(self, refusal: Hashable, ticket: Ticket, now: float) -> float:
+    def expect(self, refusal: Hashable, at: float, now: float) -> float:
         """Set the timer of a refusal, unless an earlier one is set; tell when the refusal may end."""
-        at = self._capacity.ready_at(ticket, now, refusal)
         if at <= now:  # one that says "now" and refuses must not stop time
             at = nextafter(now, inf)
         if refusal is not STOP and refusal is not FULL:
@@ -103,19 +102,16 @@ class Scopes:
         if at < self._timer_of.get(scope, inf):
             self._timer_of[scope] = at
             self._count += 1
-            heappush(self._timers, (at, self._count, scope))
+            heappush(self.timers, (at, self._count, scope))
 
     def soonest(self) -> float:
-        timers, at = self._timers, self.everyone_at
+        timers, at = self.timers, self.everyone_at
         return timers[0][0] if timers and timers[0][0] < at else at
 
     def ripe(self, now: float) -> list[Hashable]:
-        """Take out the scopes whose time has come, STOP for what holds everybody back."""
+        """Take out the scopes whose time has come."""
         ripe: list[Hashable] = []
-        timers, timer_of = self._timers, self._timer_of
-        if self.everyone_at <= now:
-            self.everyone_at = inf
-            ripe.append(STOP)
+        timers, timer_of = self.timers, self._timer_of
         while timers and timers[0][0] <= now:
             at, _, scope = heappop(timers)
             if timer_of.get(scope) == at:  # else an earlier timer has replaced it

@@ -79,6 +79,8 @@ def _nested(make: Callable[[], Policy]) -> Callable[[Hashable], Policy]:
 
     inside.withholds = False  # type: ignore[attr-defined]
     inside.steady = True  # type: ignore[attr-defined]
+    inside.limited = False  # type: ignore[attr-defined]
+    inside.alike = True  # type: ignore[attr-defined]
     return inside
 
 

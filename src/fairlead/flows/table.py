@@ -1,7 +1,8 @@
 """Flows that clients elsewhere have been let in and will end: found again by ids that nobody can guess.
 
-The gate ends what nobody ends; the table follows it.  Each new flow has two old ones looked at, in turn, so what is
-over leaves the table without a timer.  What expired is put aside: an end that comes after all is counted and settled.
+The gate ends what nobody ends; the table follows it.  Each new flow has an old one looked at, in turn, and a second if
+that one is over, so what is over leaves the table without a timer.  What expired is put aside: an end that comes after
+all is counted and settled.
 """
 
 from __future__ import annotations
@@ -88,12 +89,11 @@ class FlowTable:
     def _sweep(self, now: float) -> None:
         flows, turns, expired = self._flows, self._turns, self._expired
         for _ in LOOKS:
-            oldest = next(iter(expired), None)
-            if oldest is not None and (
-                len(expired) > self._most_expired
-                or now - expired[oldest].started_at > LONGEST_UNENDED
-            ):
-                del expired[oldest]
+            if expired:
+                oldest = next(iter(expired))
+                age = now - expired[oldest].started_at
+                if age > LONGEST_UNENDED or len(expired) > self._most_expired:
+                    del expired[oldest]
             if not turns:
                 return
             flow = flows.get(turns[0])
@@ -101,6 +101,7 @@ class FlowTable:
                 turns.popleft()
             elif flow.state is RUNNING:
                 turns.rotate(-1)
+                return  # most run: a second look would cost each check a fiftieth (benchmarks/flows.py)
             else:
                 key = turns.popleft()
                 del flows[key]  # the gate has ended it
@@ -112,9 +113,12 @@ def _needed(labels: Mapping[str, str], point: Point | None) -> Mapping[str, str]
     """Keep of labels what tells a limit to whom it gives back: clients may send much more, for as long as flows run."""
     if point is None:
         return NO_LABELS
-    limits = (point.settings.quota, point.settings.concurrency)
-    names = {limit.limit_by_label_key for limit in limits if limit is not None}
-    return {name: _short(labels[name]) for name in names if name is not None and name in labels}
+    needed = NO_LABELS
+    for limit in (point.settings.quota, point.settings.concurrency):
+        name = None if limit is None else limit.limit_by_label_key
+        if name is not None and name in labels:
+            needed = {**needed, name: _short(labels[name])}
+    return needed
 
 
 def _short(value: str) -> str:

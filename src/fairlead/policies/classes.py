@@ -70,13 +70,13 @@ class Classes(Policy):
     ) -> None:
         self._set(levels, budget)
         self.name = name
-        self.limit = limit
         self.promotions = 0
         self._queues = [level.inside() for level in levels]
         self._own_limits = [queue.limit for queue in self._queues]  # which go before the level's
         for level, queue in zip(levels, self._queues, strict=True):
             queue.name = queue.name or level.name
         self._set_limits()
+        self.limit = limit
         self._sizes = [0] * len(levels)
         self._highest = -1  # the highest class in which somebody waits; -1: nobody does
         # When the oldest of each class may be starved, or sooner.
@@ -95,6 +95,8 @@ class Classes(Policy):
         self._asker = self._ask
         self._inner_timed = any(queue.timed for queue in self._queues)
         self.withholds = any(queue.withholds for queue in self._queues)
+        # While nothing has scopes and nothing inside withholds, only a STOP refuses: who is first is first of all.
+        self._direct = not self.withholds
         self._note_time()
 
     def _set(self, levels: tuple[Level, ...], budget: int) -> None:
@@ -119,6 +121,8 @@ class Classes(Policy):
     def _set_limits(self) -> None:
         for level, queue, own in zip(self.levels, self._queues, self._own_limits, strict=True):
             queue.limit = level.queue_limit if own is None else own
+        self.nests = any(queue.limited for queue in self._queues)
+        self.limit = self.limit  # with that, `limited` may be another
 
     def retune(self, levels: Sequence[Level | Mapping[str, Any]], budget: int = 4) -> None:
         """Change limits, thresholds and budget; the same classes, with what waits in them.
@@ -162,11 +166,20 @@ class Classes(Policy):
         rank = ticket.rank
         if not 0 <= rank <= self._top:
             raise self._unknown(rank)
+        if ticket.scopes:
+            self._direct = False
         level = self.levels[rank]
         # First what can fail: what is refused must not stay in the queue.
         if level.wait_limit < inf:
             ticket.wait_until = min(ticket.wait_until, ticket.arrived_at + level.wait_limit)
-        behind = self._queues[rank].push(ticket, now)
+        queue = self._queues[rank]
+        lane = queue.only_lane
+        if lane is None or ticket.scopes:
+            behind = queue.push(ticket, now)
+        else:
+            ticket.place = lane
+            lane.entries.append(ticket)
+            behind = self._sizes[rank] > 0
         sizes = self._sizes
         at = ticket.arrived_at + level.starvation
         if at < self._soonest[rank] or not sizes[rank]:
@@ -205,6 +218,9 @@ class Classes(Policy):
         return refusal
 
     def pick(self, admit: Admit, now: float) -> Ticket | None:
+        if self._direct and now < self._starving_at:
+            rank = self._highest
+            return self._pick_from(rank, admit, now) if rank >= 0 else None
         self._admit = admit
         self._stopped = False
         starving = now >= self._starving_at and self._find_starving(now) <= now
@@ -215,17 +231,35 @@ class Classes(Policy):
         rank = self._highest
         while rank >= 0:
             if self._sizes[rank] and rank not in self._held:
-                ticket = self._pick_from(rank, now)
+                ticket = self._pick_from(rank, self._asker, now)
                 if ticket is not None or self._stopped:
                     return ticket
             rank -= 1
         return self._promote(now, last_resort=True) if starving else None
 
-    def _pick_from(self, rank: int, now: float) -> Ticket | None:
+    def _pick_from(self, rank: int, admit: Admit, now: float) -> Ticket | None:
         self._rank = rank
-        ticket = self._queues[rank].pick(self._asker, now)
+        queue = self._queues[rank]
+        lane = queue.only_lane
+        if lane is None:
+            ticket = queue.pick(admit, now)
+        else:  # the steps of a lane, and of `_left`, are written out: benchmarks/gate.py
+            ticket = lane.entries[0]
+            if ticket.place is not lane:
+                ticket = lane.head()
+            if admit(ticket) is None:
+                lane.entries.popleft()
+                ticket.place = None
+            else:
+                ticket = None
         if ticket is not None:
-            self._left(rank)
+            self._size -= 1
+            sizes = self._sizes
+            sizes[rank] = left = sizes[rank] - 1
+            if not left and rank == self._highest:
+                while rank >= 0 and not sizes[rank]:
+                    rank -= 1
+                self._highest, rank = rank, self._rank
             self._since += 1
             self._last_dispatch = now
             if self._soonest[rank] < self._starving_at:
@@ -251,7 +285,7 @@ class Classes(Policy):
                 continue
             self._promoting = True
             try:
-                ticket = self._pick_from(rank, now)
+                ticket = self._pick_from(rank, self._asker, now)
             finally:
                 self._promoting = False
             if ticket is not None:

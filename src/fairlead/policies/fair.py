@@ -39,7 +39,6 @@ from heapq import heappop, heappush, heapreplace
 from math import inf
 from typing import TYPE_CHECKING
 
-from fairlead.core.capacity import STOP
 from fairlead.policies.fifo import FIFO
 from fairlead.policies.flow import Sharers
 
@@ -55,7 +54,9 @@ class FairQueue(Sharers):
     """Share by weight between the values of `by`, an attribute of the ticket or a function.
 
     Weights are a mapping, or a function of the value, asked when a flow of that value appears.  A function given as
-    `inside` may have an attribute `withholds`: False promises that who waits in its queues is always offered.
+    `inside` may promise by attributes: `withholds = False`, that who waits in its queues is always offered;
+    `limited = False`, that these have no limits; `alike = True`, that they are the same for all values: one whose flow
+    has gone may serve another.
 
     >>> by_tenant = FairQueue("tenant", weights={"gold": 3, "free": 1})
     >>> nested = FairQueue("workload", inside=lambda workload: FairQueue("tenant"))
@@ -82,7 +83,6 @@ class FairQueue(Sharers):
         # Not competing, by start tag: the clock has yet to pass it; the clock has, but not the tag served last.
         self._paid: list[tuple[float, int, Flow]] = []
         self._passed: list[tuple[float, int, Flow]] = []
-        self._groups: dict[Hashable, list[tuple[float, int, Flow]]] = {}
         self._clock = self._weight = 0.0
         self._served = 0.0  # the start tag served last: no competing flow stands before it
         self._turn = 0
@@ -90,9 +90,6 @@ class FairQueue(Sharers):
         self._past: tuple[Ticket, float, float] | None = None
         # While nothing has scopes and nothing inside withholds, only a STOP refuses: `admit` is asked as it is.
         self._direct = not self.withholds
-        self._refused: list[Hashable] = []
-        self._stopped = False
-        self._admit: Admit | None = None
 
     def weight_of(self, key: Hashable) -> float:
         """Tell the weight that a flow of this key has, or would have."""
@@ -123,10 +120,27 @@ class FairQueue(Sharers):
     def push(self, ticket: Ticket, now: float) -> bool | None:
         if self._past is not None:
             self._recall()
-        self._direct = self._direct and not ticket.scopes
+        if ticket.scopes:
+            self._direct = False
         key = self._key(ticket)
-        flow = self._flows.get(key) or self._flow(key)
-        behind = flow.queue.push(ticket, now)
+        flow = self._flows.get(key)
+        if flow is None:
+            flow = self._new_flow(key)
+        elif (  # `_is_void`, without the call: benchmarks/flows.py
+            flow.entry is None
+            and not flow.counted
+            and self._few
+            and flow.start <= self._served
+            and not flow.queue
+        ):
+            self._renew(flow)
+        lane = flow.queue.only_lane
+        if lane is None or ticket.scopes:
+            behind = flow.queue.push(ticket, now)
+        else:  # from here to `_serve` the steps of a lane are written out: benchmarks/gate.py
+            ticket.place = lane
+            lane.entries.append(ticket)
+            behind = True
         self._size += 1
         if flow.entry is None:
             self._join(flow, ticket.cost)
@@ -150,7 +164,8 @@ class FairQueue(Sharers):
         if not flow.counted:
             flow.counted = True
             self._weight += flow.weight
-        self._enter(flow)
+        flow.entry = entry = (flow.start, flow.number, flow)  # as `_enter`, without the call
+        heappush(self._competing, entry)
 
     def _enter(self, flow: Flow) -> None:
         flow.entry = entry = (flow.start, flow.number, flow)
@@ -162,20 +177,22 @@ class FairQueue(Sharers):
         if flow.start >= self._clock:
             heappush(self._paid, (flow.start, flow.number, flow))
         else:
-            self._retire(flow)
-
-    def _retire(self, flow: Flow) -> None:
-        flow.counted = False
-        self._weight -= flow.weight
-        self._forget(flow)
+            flow.counted = False
+            self._weight -= flow.weight
+            if len(self._flows) > self._few:
+                self._forget(flow)
 
     def _forget(self, flow: Flow) -> None:
-        """Drop an idle flow as soon as it would start no later as a new one."""
+        """Drop an idle flow as soon as it is void."""
         if self._direct or not flow.queue:  # who is asked directly competes, or is empty
             if flow.start > self._served:
                 heappush(self._passed, (flow.start, flow.number, flow))
             elif self._flows.get(flow.key) is flow:
                 self._part_with(flow)
+
+    def _is_void(self, flow: Flow) -> bool:
+        idle = flow.entry is None and not flow.counted and not flow.queue
+        return idle and flow.start <= self._served
 
     def _first(self) -> Flow | None:
         heap = self._competing
@@ -191,17 +208,9 @@ class FairQueue(Sharers):
                 heapreplace(heap, entry)
         return None
 
-    def _ask(self, ticket: Ticket) -> Hashable | None:
-        refusal = self._admit(ticket)  # type: ignore[misc]
-        if refusal is STOP:
-            self._stopped = True
-        elif refusal is not None:
-            self._refused.append(refusal)
-        return refusal
-
     def pick(self, admit: Admit, now: float) -> Ticket | None:
-        self._stopped = self._direct  # asked directly, a queue is refused by a STOP alone
-        if not self._direct:
+        direct = self._stopped = self._direct  # asked directly, a queue is refused by a STOP alone
+        if not direct:
             self._admit, admit = admit, self._ask  # held bound, it would be a cycle
         if self._timed:
             for flow, at in self._timed.items():
@@ -218,8 +227,19 @@ class FairQueue(Sharers):
                 flow.entry = entry = (flow.start, flow.number, flow)
                 heapreplace(heap, entry)
                 continue
-            ticket = flow.queue.pick(admit, now)
-            if self._refused or flow.woken:
+            lane = flow.queue.only_lane
+            if lane is None:
+                ticket = flow.queue.pick(admit, now)
+            else:
+                ticket = lane.entries[0]
+                if ticket.place is not lane:
+                    ticket = lane.head()
+                if admit(ticket) is None:
+                    lane.entries.popleft()
+                    ticket.place = None
+                else:
+                    ticket = None
+            if not direct and (self._refused or flow.woken):
                 self._note_refusals(flow, now)
             if ticket is not None:
                 self._size -= 1
@@ -238,7 +258,15 @@ class FairQueue(Sharers):
             self._clock = start
         flow.start = start + cost / flow.weight
         self._turn = flow.number = self._turn + 1
-        if not flow.queue:
+        heap, entry = self._competing, flow.entry
+        lane = flow.queue.only_lane
+        if flow.queue if lane is None else len(lane.entries) > lane.dead:
+            if heap[0] is entry:  # else corrected when it surfaces
+                flow.entry = entry = (flow.start, flow.number, flow)
+                heapreplace(heap, entry)
+        else:
+            if heap[0] is entry:
+                heappop(heap)
             if flow.waits:
                 self._wait_no_more(flow, now)
             self._leave(flow)
@@ -266,53 +294,25 @@ class FairQueue(Sharers):
             heappop(paid)
             work -= needed
             self._clock = start
-            self._retire(flow)
+            flow.counted = False
+            self._weight -= flow.weight
+            if len(self._flows) > self._few:
+                self._forget(flow)
         if self._weight > 0:
             self._clock += work / self._weight
 
     def _start_afresh(self) -> None:
         for heap in (self._competing, self._paid, self._passed):
             heap.clear()
-        self._flows.clear()
-        self._timed.clear()
+        self._drop_all()
         self._groups.clear()
         self._clock = self._served = self._weight = 0.0
 
-    def _note_refusals(self, flow: Flow, now: float) -> None:
-        refused = self._refused
-        for scope in refused:
-            if scope not in flow.waits:
-                flow.waits[scope] = None
-                heappush(self._groups.setdefault(scope, []), (flow.start, flow.number, flow))
-        woken, flow.woken = flow.woken, []
-        for scope in woken:
-            if scope in refused:
-                continue
-            if self._stopped:  # nobody was asked after all: the wake stays with the flow it was for
-                flow.woken.append(scope)
-            else:
-                self.open(scope, now)
-        refused.clear()
-
-    def open(self, scope: Hashable, now: float) -> None:
-        group = self._groups.get(scope, [])
-        while group:
-            _, _, flow = heappop(group)
-            if scope in flow.waits:
-                del flow.waits[scope]
-                flow.woken.append(scope)
-                flow.queue.open(scope, now)
-                if flow.entry is None:
-                    head = flow.queue.head(now)
-                    self._join(flow, 0 if head is None else head.cost)
-                break
-        if not group:
-            self._groups.pop(scope, None)
-
-    def _wait_no_more(self, flow: Flow, now: float) -> None:
-        for scope in flow.waits:
-            flow.queue.open(scope, now)
-        flow.waits.clear()
+    def renew(self) -> bool:
+        self._past = None
+        self._direct = not self.withholds
+        self._start_afresh()
+        return type(self) is FairQueue and not self._weights.changed
 
     def remove(self, ticket: Ticket, now: float) -> None:
         flow = self._flows[self._key(ticket)]
@@ -323,7 +323,7 @@ class FairQueue(Sharers):
             self._wait_no_more(flow, now)
             if flow.entry is not None:
                 self._leave(flow)
-            elif not flow.counted:
+            elif not flow.counted and len(self._flows) > self._few:
                 self._forget(flow)
             for scope in woken:
                 self.open(scope, now)

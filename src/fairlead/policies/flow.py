@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from heapq import heappop, heappush
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING
 
+from fairlead.core.capacity import STOP
 from fairlead.core.checks import is_number, read_by
 from fairlead.core.policy import Policy
 from fairlead.errors import ConfigError
@@ -16,12 +19,13 @@ from fairlead.policies.fifo import FIFO
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
+    from fairlead.core.policy import Admit
     from fairlead.core.ticket import QueueLimit, Ticket
 
     Inside = Callable[[Hashable], Policy]
 
 FRESH = -(1 << 62)  # among equal tags those never served come first, in order of joining
-MOST_SPARE = 64  # empty queues kept for flows to come
+FEW = 100  # plain flows; so many idle ones are kept for when they come back, and so many dropped ones for others
 
 
 class Flow:
@@ -38,7 +42,8 @@ class Flow:
         # Its one valid entry among the competing: it has something to offer, as far as is known.
         self.entry: tuple[float, int, Flow] | None = None
         self.counted = False  # its weight is part of the clock's
-        self.waits: dict[Hashable, None] = {}  # scopes that part of its queue is parked under
+        # Scopes that part of its queue is parked under, each with its valid entry among those who wait for it.
+        self.waits: dict[Hashable, tuple[float, int, Flow]] = {}
         self.woken: list[Hashable] = []  # scopes whose wake it was given and has not passed on
 
 
@@ -62,6 +67,7 @@ class Weights:
         self._given: dict[Hashable, float] = {}
         if given is not None and not callable(given):
             self.replace(given)
+        self.changed = False  # since they were made
 
     def of(self, key: Hashable) -> float:
         """Tell a key's weight."""
@@ -72,6 +78,7 @@ class Weights:
 
     def set(self, key: Hashable, weight: float) -> float:
         """Change one."""
+        self.changed = True
         self._given[key] = weight = checked_weight(key, weight)
         return weight
 
@@ -82,6 +89,7 @@ class Weights:
                 f'weights= needs weights by key, such as {{"acme": 3}}; got {weights!r}'
             )
         self._given = {key: checked_weight(key, weight) for key, weight in weights.items()}
+        self.changed = True
 
 
 def queue_factory(inside: Inside | type[Policy]) -> Inside:
@@ -115,40 +123,123 @@ class Sharers(Policy):
         # Where nothing inside ever withholds, nobody need be asked while nobody waits.
         self.withholds = not plain and getattr(inside, "withholds", True)
         self.steady = inside is FIFO or getattr(inside, "steady", False)
-        self.nests = not plain
+        self.nests = not plain and getattr(inside, "limited", True)
         self._flows: dict[Hashable, Flow] = {}
         self._fresh = FRESH
         self._timed: dict[Flow, float] = {}  # when to ask, though no scope has opened
-        self._spare: list[Policy] = []
-        self._spares = MOST_SPARE if plain else 0
+        self._spare: list[Flow] = []
+        self._alike = plain or getattr(inside, "alike", False)
+        self._few = FEW if plain else 0  # so many are not dropped when they are idle
+        # Flows by the scope that part of their queue is parked under, those first that were first in line.
+        self._groups: dict[Hashable, list[tuple[float, int, Flow]]] = {}
+        # What the pick under way was told.
+        self._admit: Admit | None = None
+        self._refused: list[Hashable] = []
+        self._stopped = False
 
     def _flow(self, key: Hashable) -> Flow:
         flow = self._flows.get(key)
         if flow is None:
-            self._fresh += 1
-            weight = self._weights.of(key)
-            queue = self._spare.pop() if self._spare else self._inside(key)
-            flow = self._flows[key] = Flow(key, self._fresh, queue, weight)
-            if self.nests:  # else there is nothing of the kind inside
-                if queue.timed:
-                    self._timed[flow] = inf
-                    self.timed = True
-                if queue.rouses:
-                    queue.rouse = partial(self._rouse, flow)
+            return self._new_flow(key)
+        if self._few and self._is_void(flow):
+            self._renew(flow)
+        return flow
+
+    def _is_void(self, flow: Flow) -> bool:
+        """Say whether a flow is idle, and would start no later as a new one."""
+        raise NotImplementedError
+
+    def _renew(self, flow: Flow) -> None:
+        """Let a flow that was kept begin as a new one."""
+        flow.weight = self._weights.of(flow.key)
+        self._fresh = flow.number = self._fresh + 1
+
+    def _new_flow(self, key: Hashable) -> Flow:
+        weight = self._weights.of(key)
+        self._fresh = number = self._fresh + 1
+        if self._spare:
+            flow = self._spare.pop()
+            flow.key, flow.number, flow.weight, flow.start = key, number, weight, 0.0
+            flow.counted = False
+        else:
+            flow = Flow(key, number, self._inside(key), weight)
+        self._flows[key] = flow
+        if not self._few:  # plain queues are nothing of the kind
+            queue = flow.queue
+            if queue.timed:
+                self._timed[flow] = inf
+                self.timed = True
+            if queue.rouses:
+                queue.rouse = partial(self._rouse, flow)
         return flow
 
     def _part_with(self, flow: Flow) -> None:
-        """Drop an empty flow; one that comes may have its queue."""
+        """Drop an empty flow; one that comes may have its place."""
         del self._flows[flow.key]
         if self._timed:
             self._timed.pop(flow, None)
-        if len(self._spare) < self._spares:
-            self._spare.append(flow.queue)
-            flow.queue = GONE
+        if self._alike and len(self._spare) < FEW and (self._few or flow.queue.renew()):
+            self._spare.append(flow)
+
+    def _drop_all(self) -> None:
+        """Drop all flows; nobody waits in any."""
+        if self._few:
+            self._spare += islice(self._flows.values(), FEW - len(self._spare))
+        self._flows.clear()
+        self._timed.clear()
+
+    def _join(self, flow: Flow, cost: float) -> None:
+        """The flow has something to offer."""
+        raise NotImplementedError
 
     def _rouse(self, flow: Flow) -> None:
-        """The flow's queue has something to offer, though no scope has opened."""
+        """Its queue has, though no scope has opened."""
         raise NotImplementedError
+
+    def _ask(self, ticket: Ticket) -> Hashable | None:
+        refusal = self._admit(ticket)  # type: ignore[misc]
+        if refusal is STOP:
+            self._stopped = True
+        elif refusal is not None:
+            self._refused.append(refusal)
+        return refusal
+
+    def _note_refusals(self, flow: Flow, now: float) -> None:
+        refused = self._refused
+        for scope in refused:
+            if scope not in flow.waits:
+                flow.waits[scope] = entry = (flow.start, flow.number, flow)
+                heappush(self._groups.setdefault(scope, []), entry)
+        woken, flow.woken = flow.woken, []
+        for scope in woken:
+            if scope in refused:
+                continue
+            if self._stopped:  # nobody was asked after all: the wake stays with the flow it was for
+                flow.woken.append(scope)
+            else:
+                self.open(scope, now)
+        refused.clear()
+
+    def open(self, scope: Hashable, now: float) -> None:
+        group = self._groups.get(scope, [])
+        while group:
+            entry = heappop(group)
+            flow = entry[2]
+            if flow.waits.get(scope) is entry:  # else it has waited no more since
+                del flow.waits[scope]
+                flow.woken.append(scope)
+                flow.queue.open(scope, now)
+                if flow.entry is None:
+                    head = flow.queue.head(now)
+                    self._join(flow, 0 if head is None else head.cost)
+                break
+        if not group:
+            self._groups.pop(scope, None)
+
+    def _wait_no_more(self, flow: Flow, now: float) -> None:
+        for scope in flow.waits:
+            flow.queue.open(scope, now)
+        flow.waits.clear()
 
     def skips(self, ticket: Ticket) -> bool:
         return not self.withholds or self._flow(self._key(ticket)).queue.skips(ticket)
@@ -168,6 +259,3 @@ class Sharers(Policy):
     def __iter__(self) -> Iterator[Ticket]:
         for flow in self._flows.values():
             yield from flow.queue
-
-
-GONE = FIFO()  # always empty: the queue of a flow that was dropped

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 from enum import IntEnum
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
@@ -40,15 +41,24 @@ def _host_of(origin: bytes) -> str | None:
         return None
 
 
+# Most ask for the same few hosts, and reading an address costs as much as deciding on a flow.
+@lru_cache(maxsize=64)
+def _is_asked_for_here(host: bytes) -> bool:
+    return is_here(_host_of(b"//" + host))
+
+
 def authorize(
     scope: Scope, token: str | None, *, realm: str = "fairlead", setting: str = "token"
 ) -> None:
     """Ask for the token; without one, answer no page that came from another machine."""
     if token is None:
-        _refuse_foreign_host(scope, f"a {setting}")
-        if not all(is_here(_host_of(value)) for value in values_of(scope, b"origin")):
-            detail = f"without a {setting} this service does not answer pages from elsewhere"
-            raise Problem(403, "foreign_origin", detail)
+        for name, value in scope["headers"]:
+            if name == b"host":
+                if value and not _is_asked_for_here(value):
+                    raise _foreign_host(f"a {setting}")
+            elif name == b"origin" and not is_here(_host_of(value)):
+                detail = f"without a {setting} this service does not answer pages from elsewhere"
+                raise Problem(403, "foreign_origin", detail)
         return
     secret = bearer(scope)
     if secret is None or not hmac.compare_digest(secret, token.encode()):
@@ -131,8 +141,8 @@ class Access:
         return Caller(found.name, found.role)
 
     def _refuse_foreign_pages(self, scope: Scope) -> None:
-        if self.open:
-            _refuse_foreign_host(scope, "tokens")
+        if self.open and not all(map(_is_asked_for_here, filter(None, values_of(scope, b"host")))):
+            raise _foreign_host("tokens")
         host = b"".join(values_of(scope, b"host")[:1])
         origins = values_of(scope, b"origin")
         sites = values_of(scope, b"sec-fetch-site")
@@ -143,10 +153,9 @@ class Access:
             raise Problem(403, "foreign_origin", detail)
 
 
-def _refuse_foreign_host(scope: Scope, lacking: str) -> None:
-    if not all(is_here(_host_of(b"//" + host)) for host in values_of(scope, b"host") if host):
-        detail = f"without {lacking} this service answers to localhost and 127.0.0.1 only"
-        raise Problem(403, "foreign_host", detail)
+def _foreign_host(lacking: str) -> Problem:
+    detail = f"without {lacking} this service answers to localhost and 127.0.0.1 only"
+    return Problem(403, "foreign_host", detail)
 
 
 def _netloc_of(origin: bytes) -> bytes:

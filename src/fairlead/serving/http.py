@@ -27,7 +27,6 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 JSON = b"application/json"
 PROBLEM = b"application/problem+json"
-USUAL = [JSON]
 LARGEST_BODY = 64 * 1024
 # In the scope: the status that the connection itself answered with, for an app that was too late to.
 ANSWERED = "fairlead.answered"
@@ -149,10 +148,13 @@ async def left(receive: Receive) -> None:
 
 def is_json(scope: Scope) -> bool:
     """Tell whether a request says that its body is JSON."""
-    media = [value for name, value in scope["headers"] if name == b"content-type"]
-    return media == USUAL or (
-        len(media) == 1 and media[0].split(b";", 1)[0].strip().lower() == JSON
-    )
+    media: bytes | None = None
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            if media is not None:
+                return False
+            media = value
+    return media == JSON or (media is not None and media.split(b";", 1)[0].strip().lower() == JSON)
 
 
 async def read_body(scope: Scope, receive: Receive, *, largest: int = LARGEST_BODY) -> bytes:

@@ -100,13 +100,13 @@ class Application:
     def authorize(self, scope: Scope) -> None:
         """Raise a Problem if this request may not be answered."""
 
-    async def answered(self, scope: Scope, receive: Receive) -> Answer | Stream | None:
-        """Answer a request."""
+    def answered(self, scope: Scope, receive: Receive) -> Awaitable[Answer | Stream | None]:
+        """Answer a request; whoever may not ask, or asks for nothing there is, is told before anything is awaited."""
         path = scope["path"]
         if path not in self.open_paths:
             self.authorize(scope)
         handler, holes = self.routes.find(path, scope["method"])
-        return await handler(scope, receive, *holes)
+        return handler(scope, receive, *holes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]

@@ -208,6 +208,9 @@ class CapacityContract:
             if at == inf:
                 break
             assert at > now, "it refuses, and says it would not"
+            if capacity.foretells:
+                assert capacity.admit(ticket, now) == refusal, "asked in one step it says otherwise"
+                assert capacity.ends_at == at, f"it promised room at {capacity.ends_at} and at {at}"
             assert capacity.refusal(ticket, at) is None, f"it promised room at {at}"
             before = at - (at - now) / 1000
             assert capacity.refusal(ticket, before) is not None, (
