@@ -262,7 +262,8 @@ def contended(sizes: Sizes) -> Table:
 
 def shape(scheduler: dict[str, Any], limit_by: str | None = None, burst: float = 1.0) -> Shape:
     """A gate as the door makes it, whose bucket gains what one flow costs at each step, or a burst at once."""
-    settings = Scheduler.model_validate(scheduler)
+    # Where nothing is said of workloads, all stand in one line.
+    settings = Scheduler.model_validate({"workload_label_key": "workload", **scheduler})
     quota = Quota(
         bucket_capacity=burst,
         fill_amount=1.0 if limit_by else float(FLOWS),

@@ -37,6 +37,7 @@ from benchmarks.report import markdown, plain, summary
 from benchmarks.shapes import FLOWS
 from benchmarks.sizes import Sizes
 from benchmarks.steady import Steady
+from fairlead.policies import FairQueue
 from tests.engines import binary
 from tests.engines_postgres import binaries
 
@@ -98,6 +99,11 @@ def test_every_gate_is_as_full_as_its_table_says():
             assert case.gate is not None
             assert case.waits(case.gate) + len(case.running) >= case.waiting
     gc.unfreeze()
+
+
+def test_workloads_that_wait_for_tokens_share_them_by_weight():
+    """A door that is told nothing of workloads keeps all in one line, which is not what is to be measured."""
+    assert isinstance(flows.shape({}).gate().policy, FairQueue)
 
 
 @pytest.mark.parametrize("name", memory.CASES)
