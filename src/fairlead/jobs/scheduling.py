@@ -291,6 +291,8 @@ class Scheduler:
     # Hearing
 
     async def _look(self, frontier: Frontier) -> None:
+        if await self.store.wait_for_news(0.0):
+            self.crew.hint()  # and what is asked now answers every hint so far
         news = await self.store.take_news(self.process)
         now = self.store.now()
         for dag in news.refreshed:
