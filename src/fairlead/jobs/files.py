@@ -198,12 +198,13 @@ def runs_of(
     runs: list[NewRun] = []
     with no_collecting():
         for dag in dags:
-            if not isinstance(dag, Dag):
+            run = None
+            if isinstance(dag, Dag):
+                run = run_of_one(dag, registered, known, start_at)
+            if run is None and (plan := getattr(dag, "plan", None)) is not None:
+                run = plan(registered, now=now, start_at=start_at, estimates=estimates)
+            elif run is None:
                 run = run_of_file(dag, tasks, now=now, start_at=start_at, estimates=estimates)
-            elif (one := run_of_one(dag, registered, known, start_at)) is not None:
-                run = one
-            else:
-                run = dag.plan(registered, now=now, start_at=start_at, estimates=estimates)
             runs.append(run)
     return runs
 
