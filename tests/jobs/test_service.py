@@ -1206,6 +1206,33 @@ class TestTakingOver:
 
         assert go(main()) == "ran"
 
+    def test_what_cannot_be_heard_of_an_ending_is_read_anew(self, url, monkeypatch, caplog):
+        """The store has the ending: who did not hear of it must not believe for ever that the job runs."""
+
+        async def main():
+            jobs, double, *_ = small(url, executors={"default": 1})
+            async with jobs:
+                await jobs.wait(await jobs.submit(one(double, 0)))
+                monkeypatch.setattr(jobs.scheduler, "_hear", deaf)
+                await jobs.submit(one(double, 1))
+                await heard.wait()
+                monkeypatch.undo()
+                return await jobs.wait(await jobs.submit(one(double, 2)))
+
+        heard = asyncio.Event()
+
+        def deaf(frontier, finished):
+            heard.set()
+            raise RuntimeError("deaf")
+
+        def one(task, number):
+            dag = Dag("one")
+            dag.add(task, number)
+            return dag
+
+        assert go(main()).state == "completed"
+        assert "begins anew" in caplog.text
+
     def test_every_page_of_what_is_ready_is_read(self, url, monkeypatch):
         monkeypatch.setattr(reading, "PAGE", 3)
 

@@ -19,3 +19,23 @@ def url():
 def test_every_class_runs_here_too():
     ours = {name for name in dir(test_service) if name.startswith("Test")}
     assert ours <= set(globals())
+
+
+def test_one_look_answers_every_hint_before_it(url):
+    async def main():
+        jobs, *_ = test_service.small(url, poll="1h")
+        store = await jobs.store()
+        looks = 0
+
+        async def take_news(process):
+            nonlocal looks
+            looks += 1
+            return await plain(process)
+
+        plain, store.take_news = store.take_news, take_news
+        await store._hints.listening.wait()  # which is a hint, for nobody listened before
+        async with jobs:
+            await asyncio.sleep(0.3)
+            return looks
+
+    assert test_service.go(main()) == 1

@@ -66,15 +66,17 @@ def test_one_write_is_under_way_at_a_time():
         desk = Desk()
         flying = most = 0
 
-        async def finish(endings):
+        async def finish(process, endings):
             nonlocal flying, most
             flying += 1
             most = max(most, flying)
             await asyncio.sleep(0.002)
-            await desk.finish("p", endings)
+            finished = await Desk.finish(desk, process, endings)
             flying -= 1
+            return finished
 
-        crew = crew_of(desk, TASKS, 4, finish=finish)
+        desk.finish = finish
+        crew = crew_of(desk, TASKS, 4)
         await crew.start()
         claims = [desk.claim(crew.workers["x"], "nap", 0.001) for _ in range(100)]
         crew.dispatch(claims)
@@ -83,6 +85,60 @@ def test_one_write_is_under_way_at_a_time():
         assert most == 1
 
     asyncio.run(scene())
+
+
+def test_the_next_write_is_under_way_while_the_last_is_heard():
+    async def scene():
+        desk = Desk()
+        told = []
+        sent, gate = asyncio.Event(), asyncio.Event()
+
+        async def heard(endings, finished):
+            told.append(("heard", len(endings)))
+
+        real = desk.finish
+
+        async def finish(process, endings):
+            told.append(("sent", len(endings)))
+            sent.set()
+            await gate.wait()
+            return await real(process, endings)
+
+        desk.finish = finish
+        crew = crew_of(desk, TASKS, 4, heard=heard)
+        await crew.start()
+        claims = [desk.claim(crew.workers["x"], "nap", 0.0) for _ in range(3)]
+        crew.dispatch(claims[:1])
+        await sent.wait()
+        crew.dispatch(claims[1:])
+        asyncio.get_running_loop().call_later(0.05, gate.set)
+        await desk.ended(*claims)
+        await crew.drain(1.0)
+        assert told == [("sent", 1), ("sent", 2), ("heard", 1), ("heard", 2)]
+        await crew.stop()
+
+    asyncio.run(scene())
+
+
+def test_an_error_in_hearing_holds_up_no_ending(caplog):
+    async def scene():
+        desk = Desk()
+
+        async def heard(endings, finished):
+            raise RuntimeError("deaf")
+
+        crew = crew_of(desk, TASKS, 4, heard=heard)
+        await crew.start()
+        claims = [desk.claim(crew.workers["x"], "nap", 0.0) for _ in range(3)]
+        for claim in claims:
+            crew.dispatch([claim])
+            await desk.ended(claim)
+        await crew.stop()
+        assert len(desk.endings) == 3
+        assert not desk.refused
+
+    asyncio.run(scene())
+    assert "could not be heard" in caplog.text
 
 
 def test_endings_wait_for_a_store_that_is_away():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fairlead.jobs.estimates import Estimates
-    from fairlead.jobs.records import Ending
+    from fairlead.jobs.records import Ending, Finished
     from fairlead.jobs.service import Jobs
     from fairlead.jobs.stores.base import Store
     from fairlead.jobs.worker import Crew
@@ -107,8 +107,7 @@ async def _serve(
     store = await jobs.store()
     estimates = Estimates()
 
-    async def finish(endings: list[Ending]) -> None:
-        await store.finish(crew.process, endings)
+    async def heard(endings: list[Ending], _: Finished) -> None:
         estimates.note(endings)
 
     crew = Crew(
@@ -118,7 +117,7 @@ async def _serve(
         name=name,
         lease=jobs.settings.lease,
         poll=jobs.settings.poll,
-        finish=finish,
+        heard=heard,
         max_crashes=jobs.settings.max_crashes,
         app=app,
         listen=True,

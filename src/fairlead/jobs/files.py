@@ -38,7 +38,7 @@ from fairlead.jobs.graph import Dag
 from fairlead.jobs.nodes import text_of
 from fairlead.jobs.payload import DEEPEST
 from fairlead.jobs.reading import no_collecting
-from fairlead.jobs.rows import MOST_NODES, Plan, Registered
+from fairlead.jobs.rows import MOST_NODES, Plan, Registered, run_of_one
 from fairlead.jobs.sla import instant, sla_of
 
 if TYPE_CHECKING:
@@ -194,12 +194,16 @@ def runs_of(
 ) -> list[NewRun]:
     """Check DAGs and DAG files, and make the rows to store of all of them."""
     registered = Registered(tasks)
+    known = estimates or {}
     runs: list[NewRun] = []
     with no_collecting():
         for dag in dags:
-            if (plan := getattr(dag, "plan", None)) is not None:
+            run = None
+            if isinstance(dag, Dag):
+                run = run_of_one(dag, registered, known, start_at)
+            if run is None and (plan := getattr(dag, "plan", None)) is not None:
                 run = plan(registered, now=now, start_at=start_at, estimates=estimates)
-            else:
+            elif run is None:
                 run = run_of_file(dag, tasks, now=now, start_at=start_at, estimates=estimates)
             runs.append(run)
     return runs

@@ -1,9 +1,10 @@
 """Endings on their way to the store: at once if nothing is under way, in batches if something is.
 
-One write is under way at a time, and what ends meanwhile goes with the next.  While the store is away endings are
-kept: their fences decide later whether they still count, so keeping them can do no harm, and losing them would run jobs
-again.  An ending that the store cannot take for another reason must not hold up the others, nor leave its job stuck: it
-is written alone, and if that fails `TRIES` times, a plain failure is written in its place.
+One write is under way at a time, and what ends meanwhile goes with the next.  That is sent before anybody here hears
+what came of the last, so that the store works while we do.  While the store is away endings are kept: their fences
+decide later whether they still count, so keeping them can do no harm, and losing them would run jobs again.  An ending
+that the store cannot take for another reason must not hold up the others, nor leave its job stuck: it is written alone,
+and if that fails `TRIES` times, a plain failure is written in its place.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from fairlead.jobs.states import COMPLETED, FAILED
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from fairlead.jobs.records import Ending
+    from fairlead.jobs.records import Ending, Finished
+
+    Heard = Callable[[list[Ending], Finished], Awaitable[None]]
 
 LONGEST_PAUSE = 2.0  # seconds between tries while the store is away
 MOST_ENDINGS = 1_000  # in one write
@@ -30,10 +33,16 @@ log = logging.getLogger("fairlead.jobs")
 
 
 class Flusher:
-    """Writes endings; `add` never waits."""
+    """Writes endings; `add` never waits.  `heard` is told what came of each batch, in the order they were written."""
 
-    def __init__(self, finish: Callable[[list[Ending]], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        finish: Callable[[list[Ending]], Awaitable[Finished]],
+        heard: Heard | None = None,
+    ) -> None:
         self._finish = finish
+        self._heard = heard
+        self._hearing: set[asyncio.Task[None]] = set()
         self._pending: list[Ending] = []
         self._flying: list[Ending] = []
         self._task: asyncio.Task[None] | None = None
@@ -54,7 +63,7 @@ class Flusher:
             )
 
     async def wait_until_empty(self, timeout: float) -> bool:
-        """Wait for everything to be written; False if it takes longer."""
+        """Wait for everything to be written and heard; False if it takes longer."""
         try:
             async with asyncio.timeout(timeout):
                 await self._empty.wait()
@@ -65,9 +74,10 @@ class Flusher:
     async def stop(self) -> None:
         """Write nothing more; what is left is told to nobody, and its jobs are taken back by the scheduler."""
         self._stopped = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [*self._hearing, *([self._task] if self._task is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if len(self):
             log.warning("%d endings could not be written; those jobs will run again", len(self))
 
@@ -80,15 +90,18 @@ class Flusher:
                 self._flying = []
         finally:
             self._task = None
-            if not len(self):
-                self._empty.set()
+            self._note_empty()
+
+    def _note_empty(self) -> None:
+        if not len(self) and not self._hearing:
+            self._empty.set()
 
     async def _write(self, batch: list[Ending]) -> None:
         """Write a batch, however long it takes."""
         pause, tries = 0.05, 0
         while True:
             try:
-                await self._finish(batch)
+                finished = await self._finish(batch)
             except StoreUnavailable as error:
                 log.warning("%d endings wait for the database: %s", len(self), error)
             except Exception:
@@ -104,9 +117,29 @@ class Flusher:
                     # For this there is no good answer: only one that leaves the job where people see it.
                     batch = [_plain(batch[0])]
             else:
+                self._tell(batch, finished)
                 return
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _tell(self, batch: list[Ending], finished: Finished) -> None:
+        """Have it heard, in a task of its own: that begins when the next write has been sent."""
+        if self._heard is None:
+            return
+        task = asyncio.get_running_loop().create_task(_hear(self._heard, batch, finished))
+        self._hearing.add(task)
+        task.add_done_callback(self._was_heard)
+
+    def _was_heard(self, task: asyncio.Task[None]) -> None:
+        self._hearing.discard(task)
+        self._note_empty()
+
+
+async def _hear(heard: Heard, batch: list[Ending], finished: Finished) -> None:
+    try:
+        await heard(batch, finished)
+    except Exception:
+        log.exception("what came of %d endings could not be heard", len(batch))
 
 
 def _plain(ending: Ending) -> Ending:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.jobs.nodes import Node, text_of
 from fairlead.jobs.registry import Task
-from fairlead.jobs.rows import Plan, Registered, run_of_one
+from fairlead.jobs.rows import Plan, Registered
 from fairlead.jobs.sla import due_times, instant, sla_of
 
 if TYPE_CHECKING:
@@ -92,8 +92,6 @@ class Dag:
         begin = None if start_at is None else instant(start_at, "start_at")
         begun = now if begin is None or begin < now else begin
         registered = tasks if isinstance(tasks, Registered) else Registered(tasks)
-        if (run := run_of_one(self, registered, estimates or {}, begin)) is not None:
-            return run
         plan = Plan(self, registered, begun, estimates or {})
         for fault in plan.faults():
             raise fault.error

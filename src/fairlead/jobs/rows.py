@@ -244,23 +244,34 @@ def run_of_one(
 
     Of such a one only the task can be wrong, and a queue of jobs is full of them.
     """
-    if len(dag.nodes) != 1 or dag.soft or dag.hard:
+    nodes = dag.nodes
+    if len(nodes) != 1 or dag.soft or dag.hard:
         return None
-    (node,) = dag.nodes
+    node = nodes[0]
     if node.fault or node.uses or node.after or node.soft or node.hard:
         return None
     task, _, executor, estimate, retries, retry_delay, timeout = registered.find(node.call)
     if estimate is None:
         estimate = estimates.get(task)
     make = tuple.__new__  # as in `Plan.run`
-    height = UNKNOWN_ESTIMATE if estimate is None else estimate
-    job = make(
-        NewJob,
-        (
-            *(node.name, task, executor, node.payload, (), (), 0, height, estimate),
-            *(None, None, False, retries, retry_delay, timeout),
-        ),
+    row = (
+        node.name,
+        task,
+        executor,
+        node.payload,
+        (),
+        (),
+        0,
+        UNKNOWN_ESTIMATE if estimate is None else estimate,
+        estimate,
+        None,
+        None,
+        False,
+        retries,
+        retry_delay,
+        timeout,
     )
+    job = make(NewJob, row)
     return make(NewRun, (dag.name, (job,), dag.tenant, dag.key, None, None, start_at))
 
 

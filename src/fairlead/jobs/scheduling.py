@@ -72,6 +72,7 @@ class Scheduler:
         self._wake = asyncio.Event()
         self._claimer = Claimer(store, crew)
         self._meanwhile: list[Finished] | None = None
+        self._doubt: Exception | None = None  # why what is believed may be wrong
         self._renew_at = self._look_at = self._sweep_at = 0.0
         self._stopping = False
 
@@ -93,7 +94,17 @@ class Scheduler:
 
     async def finish(self, endings: Sequence[Ending]) -> None:
         """Store how jobs ended, and go on with what that made ready."""
-        finished = await self.store.finish(self.process, endings)
+        await self._go_on(endings, await self.store.finish(self.process, endings))
+
+    async def hear(self, endings: Sequence[Ending], finished: Finished) -> None:
+        """Go on with what endings made ready that are stored already; if that cannot be, begin anew."""
+        try:
+            await self._go_on(endings, finished)
+        except Exception as error:
+            self._doubt = error
+            self._wake.set()
+
+    async def _go_on(self, endings: Sequence[Ending], finished: Finished) -> None:
         if finished.refused:
             applied = set(finished.applied)
             endings = [one for one in endings if (one.dag, one.node) in applied]
@@ -161,6 +172,7 @@ class Scheduler:
         self._gates.let_go()
 
     def _step_down(self) -> None:
+        self._doubt = None
         self._gates.rest(None if self.frontier is None else self.frontier.gate, self.store.now())
         self.frontier = self._meanwhile = None
         self.epoch = 0
@@ -221,6 +233,8 @@ class Scheduler:
         return frontier
 
     async def _turn(self, frontier: Frontier) -> None:
+        if self._doubt is not None:
+            raise self._doubt
         await self._claimer.hand_back(self.finish)
         clock = time.monotonic()
         if clock >= self._renew_at and not await self._renew():
@@ -277,6 +291,8 @@ class Scheduler:
     # Hearing
 
     async def _look(self, frontier: Frontier) -> None:
+        if await self.store.wait_for_news(0.0):
+            self.crew.hint()  # and what is asked now answers every hint so far
         news = await self.store.take_news(self.process)
         now = self.store.now()
         for dag in news.refreshed:

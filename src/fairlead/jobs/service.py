@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from fairlead.jobs.executors.base import ExecutorSpec
     from fairlead.jobs.graph import Dag
-    from fairlead.jobs.records import Ending, JobRow, RunRow
+    from fairlead.jobs.records import Ending, Finished, JobRow, RunRow
     from fairlead.jobs.stores.base import Store
     from fairlead.runtime import MakeGate
 
@@ -289,8 +289,8 @@ class Jobs:
         estimates = Estimates()
         scheduler: Scheduler
 
-        async def finish(endings: list[Ending]) -> None:
-            await scheduler.finish(endings)
+        async def heard(endings: list[Ending], finished: Finished) -> None:
+            await scheduler.hear(endings, finished)
             estimates.note(endings)
             saw, tasks = scheduler.counts.runs.saw, self.tasks
             for ending in endings:
@@ -305,7 +305,7 @@ class Jobs:
             name=name,
             lease=self.settings.lease,
             poll=self.settings.poll,
-            finish=finish,
+            heard=heard,
             max_crashes=self.settings.max_crashes,
             app=app,
         )

@@ -28,10 +28,11 @@ from fairlead.jobs.membership import Membership
 from fairlead.jobs.payload import error_json
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from fairlead.jobs.executors.base import ExecutorSpec, Outcome
-    from fairlead.jobs.records import Claimed, Ending
+    from fairlead.jobs.flushing import Heard
+    from fairlead.jobs.records import Claimed, Ending, Finished
     from fairlead.jobs.registry import Task
     from fairlead.jobs.stores.base import Store
 
@@ -48,7 +49,7 @@ Key = tuple[int, int, int]  # dag, node, fence
 class Crew:
     """The workers of this process.
 
-    `finish` writes endings, by default `store.finish`; `app` is "module:jobs", by which other processes find tasks;
+    `heard` is told what the store has answered to endings; `app` is "module:jobs", by which other processes find tasks;
     `patience` is how many seconds a call gets to stop before it is left behind; with `listen` the crew waits for the
     store's hints itself, else it is told by `hint()`.
     """
@@ -63,7 +64,7 @@ class Crew:
         poll: float,
         name: str | None = None,
         process: str | None = None,
-        finish: Callable[[list[Ending]], Awaitable[Any]] | None = None,
+        heard: Heard | None = None,
         max_crashes: int = 3,
         patience: float = 5.0,
         app: str | None = None,
@@ -85,7 +86,7 @@ class Crew:
             for spec in executors.values()
             if spec.here
         }
-        self._flusher = Flusher(finish or self._finish)
+        self._flusher = Flusher(self._finish, heard)
         self._membership = Membership(
             store,
             list(self._lanes.values()),
@@ -392,5 +393,5 @@ class Crew:
             return endings.crashed(claimed, self._max_crashes)
         return endings.handed_back(claimed)
 
-    async def _finish(self, batch: list[Ending]) -> None:
-        await self._store.finish(self.process, batch)
+    async def _finish(self, batch: list[Ending]) -> Finished:
+        return await self._store.finish(self.process, batch)

@@ -6,11 +6,11 @@ around it where there is a way.
 
 from __future__ import annotations
 
-from itertools import repeat
-from operator import itemgetter
+from itertools import islice, repeat
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
+from fairlead.jobs.reading import no_collecting
 from fairlead.jobs.records import Claimed, Finished, ReadyJob, RunEnd
 
 if TYPE_CHECKING:
@@ -25,8 +25,11 @@ def storable(text: str | None) -> str | None:
 
 
 def columns(records: Sequence[tuple[Any, ...]], many: int) -> list[list[Any]]:
-    """Turn records into their first columns; `zip(*records)` makes an iterator of each, for collections to look at."""
-    return [list(map(itemgetter(place), records)) for place in range(many)]
+    """Turn records into their first columns."""
+    if not records:
+        return [[] for _ in range(many)]
+    with no_collecting():  # `zip` makes an iterator of each record
+        return list(map(list, islice(zip(*records, strict=True), many)))
 
 
 def numbers(column: Iterable[int] | None) -> str | None:

@@ -24,7 +24,7 @@ from fairlead.jobs.stores.postgres_rows import columns, numbers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairlead.jobs.records import NewRun
+    from fairlead.jobs.records import NewJob, NewRun
     from fairlead.jobs.stores.postgres_connections import Address
 
 # The parameters of the function `submit`: how many runs, their columns, whether there are keys, and columns of jobs.
@@ -54,28 +54,29 @@ NOTIFY = "SELECT pg_notify({}, '')"
 
 def columns_of(runs: Sequence[NewRun]) -> list[Any]:
     """Turn runs and all their jobs into one list per column, as the function `submit` takes them."""
-    jobs = list(chain.from_iterable(run.jobs for run in runs))
-    (names, tasks, executors, payloads, needs, uses, levels, heights, *rest) = columns(jobs, 15)
-    estimates, softs, hards, owns, retries, delays, timeouts = rest
-    sizes = [len(run.jobs) for run in runs]
-    linked = any(needs)
+    names, parts, tenants, keys, softs, hards, starts = columns(runs, 7)
+    jobs = list(chain.from_iterable(parts))
+    sizes = list(map(len, parts))
     single = len(jobs) == len(runs) and all(sizes)
-    places = (
-        None if single else list(chain.from_iterable(map(repeat, range(1, len(runs) + 1), sizes)))
-    )
-    starts = [run.start_at for run in runs]
+    places = chain.from_iterable(map(repeat, range(1, len(runs) + 1), sizes))
     return [
         len(runs),
-        _once([run.name for run in runs]),
-        _once([run.tenant for run in runs]),
-        _told([run.key for run in runs]),
-        _told([run.soft for run in runs]),
-        _told([run.hard for run in runs]),
-        _told(starts),
+        *map(_once, (names, tenants)),
+        *map(_told, (keys, softs, hards, starts)),
         None if single else sizes,
-        any(run.key is not None for run in runs),
-        places,
+        keys.count(None) < len(keys),
+        None if single else list(places),
         None if single else list(chain.from_iterable(map(range, sizes))),
+        *_columns_of_jobs(jobs, runs),
+        _told(starts if single else list(chain.from_iterable(map(repeat, starts, sizes)))),
+    ]
+
+
+def _columns_of_jobs(jobs: Sequence[NewJob], runs: Sequence[NewRun]) -> list[Any]:
+    (names, tasks, executors, payloads, needs, uses, levels, heights, *rest) = columns(jobs, 15)
+    estimates, softs, hards, owns, retries, delays, timeouts = rest
+    linked = any(needs)
+    return [
         *map(_once, (names, tasks, executors, payloads)),
         [_array(one) for one in needs] if linked else None,
         [_array(one) for one in uses] if linked else None,
@@ -83,12 +84,11 @@ def columns_of(runs: Sequence[NewRun]) -> list[Any]:
         [len(one) for one in needs] if linked else None,
         levels if any(levels) else None,
         _once(heights) if any(heights) else None,
-        *(_told(estimates), _told(softs), _told(hards)),
+        *map(_told, (estimates, softs, hards)),
         owns if any(owns) else None,
         _once(retries) if any(retries) else None,
         _once(delays),
         _told(timeouts),
-        _told(list(chain.from_iterable(map(repeat, starts, sizes)))),
     ]
 
 
