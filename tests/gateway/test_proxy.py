@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -459,6 +460,116 @@ def test_a_backend_that_dies_while_it_answers_cuts_the_body(framing, end):
                 else:
                     await client.reader.readexactly(9)
                     await read_rest(client, int(head.get("content-length")) - 9)
+
+    run(main())
+
+
+SILENT = {"upstream_timeout": 0.15}
+
+
+def test_a_backend_that_never_answers_is_504_and_its_call_is_ended():
+    async def main():
+        async with Backend() as one, proxied(one, **SILENT) as (url, _), connected(url) as client:
+            for path in ("/x", "/v1/x"):
+                client.request("GET", path)
+                held = await one.arrival()
+                head, body = await client.response()
+                assert head.status == 504
+                assert head.get("x-fairlead-error-code") == "upstream_timeout"
+                assert b"upstream_timeout" in body
+                await within(held.gone.wait(), SOON)
+            client.request()
+            (await one.arrival()).answer()
+            assert (await client.response())[0].status == 200, "the connection goes on"
+
+    run(main())
+
+
+def test_a_backend_that_falls_silent_while_it_answers_cuts_the_body():
+    async def main():
+        async with Backend() as one, proxied(one, **SILENT) as (url, _), connected(url) as client:
+            client.request()
+            held = await one.arrival()
+            held.stream()
+            held.event("1")
+            await client.head()
+            await client.chunk()
+            with pytest.raises(Cut):
+                await client.chunk()
+            await within(held.gone.wait(), SOON)
+
+    run(main())
+
+
+def test_a_backend_that_goes_on_slowly_is_not_silent():
+    async def main():
+        async with Backend() as one, proxied(one, **SILENT) as (url, _), connected(url) as client:
+            client.request()
+            held = await one.arrival()
+            held.stream()
+            for number in range(6):
+                await asyncio.sleep(0.06)
+                held.event(str(number))
+            held.finish()
+            head = await client.head()
+            assert head.status == 200
+            assert (await read_chunks(client)).count(b"data") == 6
+
+    run(main())
+
+
+async def read_chunks(client: Client) -> bytes:
+    body = b""
+    while chunk := await client.chunk():
+        body += chunk
+    return body
+
+
+def test_a_client_that_takes_its_time_is_not_the_backends_silence():
+    """With its body, then with taking its answer."""
+
+    async def main():
+        async with Backend() as one, proxied(one, **SILENT) as (url, _), connected(url) as client:
+            client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+            client.send("1\r\nx\r\n")
+            held = await one.arrival()
+            for _ in range(6):
+                await asyncio.sleep(0.06)
+                client.send("1\r\nx\r\n")
+            client.send("0\r\n\r\n")
+            while await within(held.pieces.get()):
+                pass
+            large = b"y" * 20_000_000
+            held.answer(body=large)
+            await asyncio.sleep(0.5)
+            head, body = await client.response()
+            assert (head.status, body) == (200, large)
+
+    run(main())
+
+
+def test_a_backend_that_does_not_take_the_body_is_504():
+    async def main():
+        over = asyncio.Event()
+
+        async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await over.wait()
+            writer.close()
+
+        listening = socket.create_server(("127.0.0.1", 0))
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        server = await asyncio.start_server(deaf, sock=listening)
+        target = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        size = 8_000_000
+        async with proxied(target, **SILENT) as (url, _), connected(url) as client:
+            client.send(f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n")
+            client.send(b"x" * size)
+            head, _ = await client.response()
+            assert (head.status, head.get("x-fairlead-error-code")) == (504, "upstream_timeout")
+            client.reset()
+        over.set()
+        server.close()
+        await server.wait_closed()
 
     run(main())
 
