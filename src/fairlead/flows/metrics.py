@@ -172,6 +172,11 @@ def _ledger(ledger: Ledger) -> Iterator[Metric]:
         for limit in said["limits"]:
             family.add_metric([limit["name"]], limit[key])
         yield family
+    text = "Whether another process has other settings for a limit (1)."
+    differing = GaugeMetricFamily(PREFIX + "ledger_differing", text, labels=["limit"])
+    for limit in said["limits"]:
+        differing.add_metric([limit["name"]], bool(limit["other_rule"]))
+    yield differing
 
 
 def _level(point: Point) -> float | None:
