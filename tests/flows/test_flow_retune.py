@@ -231,6 +231,26 @@ def test_a_point_that_is_removed_lets_its_waiters_go():
     run(main())
 
 
+@pytest.mark.parametrize("kind", ["quota", "concurrency"])
+def test_a_limit_in_pass_through_lets_everything_go_until_it_is_in_force_again(kind):
+    async def main():
+        limit = quota(1, 0.001) if kind == "quota" else concurrency(1)
+        flows = scheduler(**{kind: limit})
+        holder = await flows.start_flow("p")
+        waiters = [await waiting(flows) for _ in range(3)]
+        flows.retune(loaded(**{kind: {**limit, "pass_through": True}}))
+        held = [await granted(waiter) for waiter in waiters]
+        held += [await flows.start_flow("p", timeout=0) for _ in range(100)]
+        assert all(flow.should_run() for flow in held)
+        for flow in (holder, *held):
+            assert flow.end()
+        flows.retune(loaded(**{kind: limit}))
+        assert (await flows.start_flow("p", timeout=0)).should_run()
+        assert not (await flows.start_flow("p", timeout=0)).should_run()
+
+    run(main())
+
+
 def test_a_point_that_is_added_limits_from_then_on():
     async def main():
         flows = scheduler(**BEFORE)

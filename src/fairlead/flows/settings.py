@@ -132,6 +132,7 @@ class Quota(Model):
     bucket_capacity: Positive
     fill_amount: Positive
     interval: Duration
+    pass_through: Flag = False
     continuous_fill: Flag = True
     delay_initial_fill: Flag = False
     limit_by_label_key: Name | None = None
@@ -143,6 +144,7 @@ class Concurrency(Model):
     """Tokens in flight: a number, or a limit that learns."""
 
     max_concurrency: Positive | Literal["vegas", "gradient2"]
+    pass_through: Flag = False
     max_inflight_duration: Duration = 60.0
     limit_by_label_key: Name | None = None
     max_idle_time: DurationOrZero = 7200.0
@@ -283,6 +285,12 @@ class ControlPoint(Model):
     concurrency: Concurrency | None = None
     load: Load | None = None
     scheduler: Scheduler = Scheduler()
+
+    @field_validator("quota", "concurrency")
+    @classmethod
+    def _in_force(cls, given: Quota | Concurrency | None) -> Quota | Concurrency | None:
+        """A limit that lets everything pass is read, so that its faults are told, and then as good as not there."""
+        return None if given is None or given.pass_through else given
 
 
 class Settings(Model):
