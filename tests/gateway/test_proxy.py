@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -550,26 +550,88 @@ def test_a_client_that_takes_its_time_is_not_the_backends_silence():
 
 def test_a_backend_that_does_not_take_the_body_is_504():
     async def main():
-        over = asyncio.Event()
-
-        async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await over.wait()
-            writer.close()
-
-        listening = socket.create_server(("127.0.0.1", 0))
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        server = await asyncio.start_server(deaf, sock=listening)
-        target = f"http://127.0.0.1:{listening.getsockname()[1]}"
         size = 8_000_000
-        async with proxied(target, **SILENT) as (url, _), connected(url) as client:
+        async with (
+            deaf_backend() as target,
+            proxied(target, **SILENT) as (url, _),
+            connected(url) as client,
+        ):
             client.send(f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n")
             client.send(b"x" * size)
             head, _ = await client.response()
             assert (head.status, head.get("x-fairlead-error-code")) == (504, "upstream_timeout")
             client.reset()
+
+    run(main())
+
+
+@asynccontextmanager
+async def deaf_backend() -> AsyncIterator[str]:
+    """Accept connections and read next to nothing of what is sent; give the URL."""
+    over = asyncio.Event()
+
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    server = await asyncio.start_server(deaf, sock=listening)
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
         over.set()
         server.close()
         await server.wait_closed()
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_a_client_that_leaves_an_upload_that_nobody_takes_is_seen_to(how):
+    async def main():
+        async with (
+            deaf_backend() as target,
+            proxied(target) as (url, fleet),
+            connected(url) as client,
+        ):
+            client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 8000000\r\n\r\n")
+            client.send(b"x" * 7_500_000)
+            await client.writer.drain()
+            await until(lambda: not idle(fleet))
+            await until(lambda: not client.writer.transport.get_write_buffer_size())
+            assert not idle(fleet)
+            client.close() if how == "close" else client.reset()
+            await until(lambda: idle(fleet), SOON)
+
+    run(main())
+
+
+def test_what_is_held_of_all_uploads_together_is_bounded(monkeypatch):
+    monkeypatch.setattr("fairlead.gateway.call.MOST_HELD", 1_000_000)
+
+    async def main():
+        async with AsyncExitStack() as backend:
+            target = await backend.enter_async_context(deaf_backend())
+            settings = Settings(upstreams=[{"url": target, "capacity": 8}])  # type: ignore[list-item]
+            fleet = Fleet(settings, lambda: None)
+            await fleet.start()
+            proxy = Proxy(fleet, settings)
+            async with served(proxy) as url, AsyncExitStack() as stack:
+                for _ in range(4):
+                    client = await stack.enter_async_context(connected(url))
+                    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 8000000\r\n\r\n")
+                    client.send(b"x" * 7_500_000)
+                    stack.callback(client.reset)
+                await until(lambda: proxy.uploads.held > 1_000_000)
+                held = 0
+                while held != proxy.uploads.held:  # until nothing more is read
+                    held = proxy.uploads.held
+                    await asyncio.sleep(0.2)
+                assert held < 12_000_000, "each has eight reads of 256 KiB besides"
+                await backend.aclose()
+                await until(lambda: idle(fleet))
+                assert proxy.uploads.held == 0
+            await proxy.close()
+            await fleet.stop()
 
     run(main())
 

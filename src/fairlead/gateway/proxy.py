@@ -17,6 +17,7 @@ import aiohttp
 import yarl
 
 from fairlead.errors import FairleadError, Misuse
+from fairlead.gateway.call import LOOKS, Call, Uploads
 from fairlead.gateway.forwarding import (
     BadAnswer,
     request_headers,
@@ -27,7 +28,7 @@ from fairlead.gateway.forwarding import (
 from fairlead.gateway.responses import Failure, send_failure
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+    from collections.abc import Awaitable, Callable, MutableMapping
 
     from fairlead.gateway.fleet import Fleet
     from fairlead.gateway.settings import Settings
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT = 5.0
 KEEPALIVE = 4.0  # less than uvicorn's 5 s, so that the backend is seldom the first to hang up
-LOOKS = 4  # at each call in the time for which its backend may be silent
-PIECES = 8  # of a request's body between client and backend
 LARGEST_HEADER = 64 * 1024
 MOST_HEADERS = 1000
 HUNG_UP = "the backend hung up before it answered; try again"
@@ -62,6 +61,7 @@ class Proxy:
         self._fleet = fleet
         self._session: aiohttp.ClientSession | None = None
         self._calls: set[Call] = set()
+        self.uploads = Uploads()
         self._looking: asyncio.TimerHandle | None = None
         self.retune(settings)
 
@@ -111,7 +111,7 @@ class Proxy:
         if task is None:
             raise Misuse("the proxy runs inside a task")
         before = task.cancelling()
-        call = Call(scope, message, task)
+        call = Call(scope, message, task, self.uploads)
         self._calls.add(call)
         if self._looking is None:
             self._look_later()
@@ -132,6 +132,7 @@ class Proxy:
         finally:
             self._calls.discard(call)
             watch.cancel()
+            call.close()
 
     def _look_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -256,90 +257,6 @@ class Proxy:
             # It would send a GET again after the backend has seen it.
             self._session._retry_connection = False
         return self._session
-
-
-class Call:
-    """One request on its way: its body as it arrives, and whether client and backend are still there."""
-
-    __slots__ = (
-        "_first",
-        "_more",
-        "_pieces",
-        "backends_turn",
-        "ending",
-        "error",
-        "gone",
-        "looks",
-        "scope",
-        "sent",
-        "silent",
-        "started_at",
-        "task",
-        "upstream",
-    )
-
-    def __init__(self, scope: Scope, message: Message, task: asyncio.Task[Any]) -> None:
-        self.scope = scope
-        self.task = task
-        self.upstream = ""
-        self.gone = False
-        self.backends_turn = True  # not the client's, to send on or to take what was sent
-        self.looks = 0  # since the backend took or sent something
-        self.silent = False  # the backend, for longer than it may
-        self.sent = False  # of the answer's body, or its end
-        self.error: Exception | None = None  # why there is no more to receive
-        self.ending = False  # the last byte is on its way: leaving now is no news
-        self.started_at = 0.0
-        self._first: bytes = message.get("body", b"")
-        self._more: bool = message.get("more_body", False)
-        self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(PIECES)
-
-    def moved(self) -> None:
-        """Note that the backend has taken or sent something, and that more is expected of it."""
-        self.backends_turn = True
-        self.looks = 0
-
-    def look(self) -> None:
-        """See whether the backend has been silent for too long."""
-        if not self.backends_turn or self.gone or self.ending or self.silent:
-            return
-        self.looks += 1
-        if self.looks > LOOKS:  # the first of them may have come just after a byte
-            self.silent = True
-            self.task.cancel()
-
-    def data(self) -> Any:
-        """Give the body in the form to send: whole if it has arrived, else piece by piece."""
-        return self._stream() if self._more else self._first or None
-
-    async def _stream(self) -> AsyncIterator[bytes]:
-        piece: bytes | None = self._first
-        while piece is not None:
-            if piece:
-                yield piece
-            self.backends_turn = False
-            piece = await self._pieces.get()
-            self.moved()
-
-    async def watch(self, receive: Receive) -> None:
-        """Take in the rest of the body, then wait for the client to leave; end the call when it does."""
-        try:
-            await self._take_in(receive)
-        except Exception as error:
-            self.error = error
-        if not (self.ending or self.silent):
-            self.gone = True
-            self.task.cancel()
-
-    async def _take_in(self, receive: Receive) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            if message.get("body"):
-                await self._pieces.put(message["body"])
-            if not message.get("more_body", False):
-                await self._pieces.put(None)
 
 
 async def _answered(send: Send, failure: Failure, path: str) -> bool:
