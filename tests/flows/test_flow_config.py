@@ -92,6 +92,7 @@ def test_the_defaults_of_the_specification():
     assert quota.pass_through is concurrency.pass_through is False
     assert control is not None
     assert (control.period, control.dry_run) == (10, False)
+    assert (control.alerter.severity, control.alerter.resolve_timeout) == ("info", 5)
     assert (control.gradient.slope, control.gradient.min_gradient) == (-1, 0.1)
     assert control.gradient.max_gradient == 1.0
     assert (control.max_load_multiplier, control.min_load_multiplier) == (2.0, 0.0)

@@ -45,6 +45,7 @@ class _Snapshot:
         yield from _counters(points)
         yield _waits(points)
         yield from _gauges(points)
+        yield _alerts(points)
         unknown = CounterMetricFamily(
             PREFIX + "unknown_control_points",
             "Flows that nothing limits.",
@@ -145,6 +146,18 @@ def _gauges(points: list[Point]) -> Iterator[Metric]:
             ("concurrency_limit", "Tokens that may be in flight.", _limit),
         )
     )
+
+
+def _alerts(points: list[Point]) -> Metric:
+    text = "Whether less than the recent load passes, or would in a dry run (1)."
+    labels = ["control_point", "controller", "severity"]
+    family = GaugeMetricFamily(PREFIX + "load_alert", text, labels=labels)
+    for point in points:
+        said = point.settings.load
+        if said is not None and point.load is not None:
+            alerts = point.load.alerts(point.runtime.now())
+            family.add_metric([point.name, said.controller, said.alerter.severity], alerts)
+    return family
 
 
 def _ledger(ledger: Ledger) -> Iterator[Metric]:

@@ -189,6 +189,13 @@ class Pid(Model):
     kd: Tokens = 0.0
 
 
+class Alerter(Model):
+    """How it is told that less than the recent load passes, or in a dry run would."""
+
+    severity: Literal["info", "warn", "crit"] = "info"
+    resolve_timeout: DurationOrZero = 5.0
+
+
 class Load(Model):
     """A share of the recent load, moved by a controller on a signal."""
 
@@ -210,6 +217,7 @@ class Load(Model):
     confirmation_above: Finite | None = None
     workload_latency_based_tokens: Flag = False  # as in the scheduler
     dry_run: Flag = False
+    alerter: Alerter = Alerter()
 
     @model_validator(mode="before")
     @classmethod
