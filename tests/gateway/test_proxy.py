@@ -13,9 +13,11 @@ from fairlead.gateway.fleet import Fleet
 from fairlead.gateway.forwarding import BadAnswer, request_headers, response_headers, trust
 from fairlead.gateway.proxy import Proxy
 from fairlead.gateway.settings import Settings, Tenants
+from fairlead.serving.listener import VANISHED
 from tests.gateway.rig import Backend, Client, Cut, connected, fetch, served, until, within
 from tests.gateway.rig import run_on_uvloop as run
 
+TCP_REPAIR = 19  # of Linux: to take a connection apart, and so to end it unseen
 SOON = 0.25  # seconds within which a backend must learn that its client has left
 
 
@@ -281,6 +283,29 @@ def test_a_client_that_leaves_ends_the_call(when, how):
                 await until(lambda: not one.connections, SOON)
             else:
                 await within(held.gone.wait(), SOON)
+            await until(lambda: idle(fleet), SOON)
+
+    run(main())
+
+
+def test_a_client_that_vanishes_without_a_word_is_noticed(monkeypatch):
+    """No FIN and no RST, as when a machine loses its power: only who asks hears that nobody is there."""
+    quickly = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 1}
+    assert sum(VANISHED.values()) <= 60
+    monkeypatch.setattr("fairlead.serving.listener.VANISHED", quickly)
+
+    async def main():
+        async with Backend() as one, proxied(one) as (url, fleet):
+            client = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            held = await one.arrival()
+            try:
+                client.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+            except OSError:
+                client.close()
+                pytest.skip("only root may close a connection without a word")
+            client.close()
+            await within(held.gone.wait())
             await until(lambda: idle(fleet), SOON)
 
     run(main())
