@@ -21,7 +21,7 @@ from tests.doors.rig import (
     usable,
 )
 from tests.doors.test_submit import closed
-from tests.sizes import times
+from tests.sizes import REPEATS
 
 SLOTS = 2
 
@@ -367,7 +367,7 @@ async def storm(scheduler, count, seed):
     return sum(1 for future in asked if future.cancelled())
 
 
-@pytest.mark.parametrize("count", [3_000, times(115_000)])
+@pytest.mark.parametrize("count", [3_000, 115_000 * REPEATS])
 def test_a_storm_of_cancellations(count):
     async def main():
         async with Scheduler.bounded(max_concurrency=4) as scheduler:

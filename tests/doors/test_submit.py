@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead import Priority, QueueFull, Scheduler, ShuttingDown
+from fairlead.errors import ConfigError
 from fairlead.testing import run_virtual
 from tests.doors.rig import MAKERS, Busy, Journal, balanced, ticks, usable
 
@@ -146,6 +147,11 @@ def test_unbounded_runs_at_once_whatever_the_priority():
             stats = scheduler.stats()
             assert not stats.enabled
             assert stats.max_concurrency is None
+            scheduler.resize(1)  # as whoever may be bounded does; here there is no limit to change
+            assert await usable(scheduler, 200)
+            assert scheduler.stats().max_concurrency is None
+            with pytest.raises(ConfigError, match="max_concurrency"):
+                scheduler.resize(0)
 
     run_virtual(main())
 

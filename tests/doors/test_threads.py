@@ -143,8 +143,10 @@ class TestTheApi:
             assert scheduler.submit(50, int) == 0
             with scheduler.turn():
                 pass
+            scheduler.resize(1)
+            assert usable(scheduler, 20)
             assert not scheduler.stats().enabled
-            assert scheduler.stats().total_completed == 22
+            assert scheduler.stats().total_completed == 42
 
     def test_resize(self):
         with ThreadScheduler.bounded(1) as scheduler:

@@ -89,14 +89,22 @@ def test_the_defaults_of_the_specification():
     assert concurrency is not None
     assert (concurrency.limit_by_label_key, concurrency.max_idle_time) == (None, 7200)
     assert quota.on_redis_loss == concurrency.on_redis_loss == "local"
+    assert quota.pass_through is concurrency.pass_through is False
     assert control is not None
     assert (control.period, control.dry_run) == (10, False)
+    assert (control.alerter.severity, control.alerter.resolve_timeout) == ("info", 5)
     assert (control.gradient.slope, control.gradient.min_gradient) == (-1, 0.1)
     assert control.gradient.max_gradient == 1.0
     assert (control.max_load_multiplier, control.min_load_multiplier) == (2.0, 0.0)
     assert control.load_multiplier_linear_increment == 0.025
     assert control.load_multiplier_linear_decrement == 0.05
     assert control.overload_condition == "gt"
+
+
+def test_a_limit_in_pass_through_is_checked_all_the_same():
+    loaded = in_point("{quota: {pass_through: true, bucket_capacity: 1, fill_amount: 1}}")
+    (problem,) = loaded.lines
+    assert "control_points.a.quota.interval: is required" in problem
 
 
 def test_every_fault_at_once_with_line_and_field():

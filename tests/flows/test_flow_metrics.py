@@ -330,6 +330,30 @@ def test_the_load_multiplier_is_that_of_the_controller():
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
+def test_an_alert_lasts_as_long_as_load_is_held_back_and_its_resolve_timeout(dry_run):
+    async def main():
+        said = {"controller": "range", "signal": "posted", "period": "1s", "dry_run": dry_run}
+        said |= {
+            "low_throttle_threshold": {"signal_value": 1, "load_multiplier": 1},
+            "high_throttle_threshold": {"signal_value": 2, "load_multiplier": 0.5},
+            "alerter": {"severity": "crit", "resolve_timeout": "3s"},
+        }
+        flows = scheduler(load=said)
+        await flows.start_flow("p")
+        key = ("p", "range", "crit")
+        assert readings(flows, "load_alert") == {key: 0}
+        flows.post_signal("posted", 2.0)
+        await until(now() + 1.1)
+        assert readings(flows, "load_alert") == {key: 1}
+        for seconds, alert in ((1.0, 1), (2.5, 1), (1.0, 0)):
+            flows.post_signal("posted", 0.5)
+            await until(now() + seconds)
+            assert readings(flows, "load_alert") == {key: alert}, seconds
+
+    run(main())
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
 def test_what_a_controller_wants_is_told_in_a_dry_run_too(dry_run):
     async def main():
         said = {"controller": "aiad", "signal": "posted", "setpoint": 1.0, "dry_run": dry_run}

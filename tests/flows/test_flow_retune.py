@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.errors import ConfigError
+from fairlead.flows.blocking import SyncFlowScheduler
 from fairlead.flows.loading import load
 from fairlead.flows.scheduler import FlowScheduler
 from tests.flows.door import (
@@ -247,6 +248,26 @@ def test_a_point_that_is_removed_lets_its_waiters_go():
         assert holder.end()
         assert flows.points == {}
         assert (await flows.start_flow("p")).should_run()
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", ["quota", "concurrency"])
+def test_a_limit_in_pass_through_lets_everything_go_until_it_is_in_force_again(kind):
+    async def main():
+        limit = quota(1, 0.001) if kind == "quota" else concurrency(1)
+        flows = scheduler(**{kind: limit})
+        holder = await flows.start_flow("p")
+        waiters = [await waiting(flows) for _ in range(3)]
+        flows.retune(loaded(**{kind: {**limit, "pass_through": True}}))
+        held = [await granted(waiter) for waiter in waiters]
+        held += [await flows.start_flow("p", timeout=0) for _ in range(100)]
+        assert all(flow.should_run() for flow in held)
+        for flow in (holder, *held):
+            assert flow.end()
+        flows.retune(loaded(**{kind: limit}))
+        assert (await flows.start_flow("p", timeout=0)).should_run()
+        assert not (await flows.start_flow("p", timeout=0)).should_run()
 
     run(main())
 
@@ -679,3 +700,45 @@ def test_learned_costs_are_kept_at_a_new_gate():
         assert (await flows.start_flow("p")).tokens == pytest.approx(250.0)
 
     run(main())
+
+
+def text_of(slots: Any) -> str:
+    return f"control_points: {{p: {{concurrency: {{max_concurrency: {slots}}}}}}}\n"
+
+
+def test_a_file_is_followed_from_the_first_flow_on_and_a_bad_one_changes_nothing(tmp_path, caplog):
+    async def main():
+        file = tmp_path / "flows.yaml"
+        file.write_text(text_of(1))
+        flows = FlowScheduler.from_config(file)
+        holder = await flows.start_flow("p")
+        waiters = [await waiting(flows) for _ in range(3)]
+        file.write_text(text_of("oops"))
+        await asyncio.sleep(3)
+        assert not any(waiter.done() for waiter in waiters)
+        file.write_text(text_of(3))
+        await asyncio.sleep(3)
+        started = [await granted(waiter) for waiter in waiters[:2]]
+        assert not waiters[2].done()
+        assert holder.end()
+        for flow in (*started, await granted(waiters[2])):
+            assert flow.end()
+        balanced(flows)
+        await flows.close()
+
+    run(main())
+    assert "max_concurrency" in caplog.text
+    assert "the old configuration stays" in caplog.text
+
+
+def test_the_twin_in_threads_follows_its_file_too(tmp_path):
+    file = tmp_path / "flows.yaml"
+    file.write_text(text_of(1))
+    flows = SyncFlowScheduler.from_config(str(file))
+    try:
+        assert flows.start_flow("p").should_run()
+        file.write_text(text_of(2))
+        assert flows.start_flow("p", timeout=5).should_run()
+        assert not flows.start_flow("p", timeout=0).should_run()
+    finally:
+        flows.close()

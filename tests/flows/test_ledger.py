@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import os
 import random
 import subprocess
 import sys
@@ -179,6 +180,55 @@ def test_a_reload_of_the_limit_counts_at_once(url: str):
     asyncio.run(run())
 
 
+def test_processes_with_other_settings_for_one_limit_are_both_named(url: str, caplog: Any):
+    async def press(*nodes: Any) -> None:
+        for node in nodes:
+            if (ticket := await node.ask(1.0)) is not None:
+                node.runtime.finish(ticket)
+
+    def told(ledger: Ledger) -> str:
+        (limit,) = ledger.describe()["limits"]
+        return str(limit["other_rule"])
+
+    async def run() -> None:
+        async with (
+            quota_node(url, "unlike", 100, 1000) as (a, one),
+            quota_node(url, "unlike", 100, 1000) as (b, other),
+        ):
+            for _ in range(5):
+                await press(a, b)
+                await asyncio.sleep(0.02)
+            assert told(one) == told(other) == ""
+            lease: Any = b.lease  # type: ignore[attr-defined]
+            lease.retune(100, 500, 1.0, other.now())
+            while not (told(one) and told(other)):
+                await press(a, b)
+                await asyncio.sleep(0.01)
+            assert told(one) == f"500 tokens every 1 s, 100 at most ({other.node})"
+            assert told(other) == f"1000 tokens every 1 s, 100 at most ({one.node})"
+            lease.retune(100, 1000, 1.0, other.now())
+            while told(one) or told(other):
+                await press(a, b)
+                await asyncio.sleep(0.01)
+        async with (
+            slots_node(url, "unlike", 10) as (a, one),
+            slots_node(url, "unlike", 20) as (b, other),
+        ):
+            while not (told(one) and told(other)):
+                held = [await each.ask(1.0) for each in (a, b)]
+                await asyncio.sleep(0.06)
+                for each, ticket in zip((a, b), held, strict=True):
+                    assert ticket is not None
+                    each.runtime.finish(ticket)
+            assert told(one) == f"20 in flight, each for 60 s at most ({other.node})"
+            assert told(other) == f"10 in flight, each for 60 s at most ({one.node})"
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+    lines = [line for line in caplog.messages if "not the same everywhere" in line]
+    assert len(lines) == 4, "each process once for each"
+    assert all(f":{os.getpid()}-" in line for line in lines)
+
+
 def test_nothing_is_left_for_ever_and_nothing_is_kept_after_a_stop(url: str, server: Valkey):
     async def run() -> None:
         async with (
@@ -307,7 +357,7 @@ def books(url: str, script: str, test: Any) -> None:
 
 
 def mail(answer: list[str]) -> dict[str, float]:
-    return dict(zip(answer[6::2], map(float, answer[7::2]), strict=True))
+    return dict(zip(answer[8::2], map(float, answer[9::2]), strict=True))
 
 
 def test_what_is_scarce_is_divided_by_weight_then_by_users_then_by_need(url: str):

@@ -7,6 +7,8 @@ import logging
 import pytest
 
 from fairlead.testing import run_virtual
+from tests.gateway.rig import connected, run
+from tests.gateway.sockets import site
 from tests.gateway.virtual import Backends, Scene, ticks
 
 JSON = (b"content-type", b"application/json")
@@ -115,6 +117,75 @@ class TestTheAccessLog:
             "/none": (400, "rejected_model_required"),
             "/other": (404, "rejected_model_not_found"),
         }
+
+    def test_has_a_line_too_for_what_was_refused_before_it_was_a_request(self, caplog):
+        raw = {
+            "TRACE /trace HTTP/1.1\r\nHost: a\r\n\r\n": ("TRACE", "/trace", 405),
+            "GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n": ("GET", "http://a/", 400),
+            "POST /cl HTTP/1.1\r\nHost: a\r\nContent-Length: +5\r\n\r\n": ("POST", "/cl", 400),
+            "GET /many HTTP/1.1\r\n" + "X: 1\r\n" * 101 + "\r\n": ("GET", "/many", 431),
+            "GET /slow?key=secret HTTP/1.1\r\nHost": ("GET", "/slow", 408),
+            "\x16\x03\x01\x02": (None, None, 400),
+        }
+
+        async def main() -> None:
+            async with site(access_log=True, limits={"header_timeout": "300ms"}) as here:
+                for text in raw:
+                    async with connected(here.url) as client:
+                        client.send(text)
+                        await client.response()
+                        await client.ended()
+
+        with caplog.at_level(logging.INFO, "fairlead.access"):
+            run(main())
+        lines = self.lines(caplog)
+        assert [(line["method"], line["path"], line["status"]) for line in lines] == [*raw.values()]
+        codes = ["method_not_allowed", "bad_request", "bad_request", "headers_too_large"]
+        codes += ["headers_too_slow", "bad_request"]
+        assert [line["outcome"] for line in lines] == [f"rejected_{code}" for code in codes]
+        assert all((line["class"], line["wait"]) == (None, 0) for line in lines)
+
+    def test_has_one_line_each_for_a_request_and_the_garbage_sent_after_it(self, caplog):
+        async def main() -> None:
+            async with site(access_log=True) as here:
+                client, held = await here.running_one(path="/held")
+                client.send("nonsense\r\n\r\n")
+                held.answer()
+                await client.response()
+                assert (await client.response())[0].status == 400
+                await here.quiet()
+
+        with caplog.at_level(logging.INFO, "fairlead.access"):
+            run(main())
+        found = [(line["path"], line["status"]) for line in self.lines(caplog)]
+        assert sorted(found, key=str) == [("/held", 200), (None, 400)]
+
+    def test_has_one_line_for_a_request_that_is_refused_while_it_runs(self, caplog):
+        async def main() -> None:
+            async with site(access_log=True, limits={"body_bytes": 1000}) as here:
+                async with connected(here.url) as client:
+                    client.send(
+                        "POST /big HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+                    )
+                    client.send(f"258\r\n{'a' * 600}\r\n")
+                    await here.backend.arrival()
+                    client.send(f"258\r\n{'a' * 600}\r\n")
+                    assert (await client.response())[0].status == 413
+                await here.quiet()
+
+        with caplog.at_level(logging.INFO, "fairlead.access"):
+            run(main())
+        assert [(line["path"], line["status"]) for line in self.lines(caplog)] == [("/big", 413)]
+
+    def test_switched_off_it_has_none_for_those_either(self, caplog):
+        async def main() -> None:
+            async with site(access_log=False) as here, connected(here.url) as client:
+                client.send("TRACE / HTTP/1.1\r\nHost: a\r\n\r\n")
+                await client.response()
+
+        with caplog.at_level(logging.INFO, "fairlead.access"):
+            run(main())
+        assert not self.lines(caplog)
 
     def test_shows_the_head_that_the_client_got(self, caplog):
         async def main() -> None:

@@ -1,12 +1,15 @@
 """What a scrape reads: every gauge, bounded labels, real histograms, and counts that add up."""
 
 import asyncio
+import random
+from collections import Counter
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.gateway.loading import load
 from fairlead.gateway.metrics import BOUNDS, Histogram
+from fairlead.gateway.tenant_labels import CANDIDATES, TenantLabels
 from fairlead.testing import run_virtual
 from tests.gateway.rig import connected, fetch, gateway, run
 from tests.gateway.virtual import Backends, Scene, config, reading, ticks
@@ -43,15 +46,11 @@ class TestTenantLabels:
     def test_through_the_middleware_at_most_a_hundred_and_other(self):
         async def main() -> None:
             scene = Scene(capacity=1, scheduler={"default_max_class": "bulk"})
-
-            async def app(scope, receive, send):
-                await send({"type": "http.response.start", "status": 200, "headers": []})
-                await send({"type": "http.response.body", "body": b""})
-
-            scene.guarded.app = app
+            scene.guarded.app = answering
             for number in range(500):
                 lines = [(b"x-smg-priority", b"nonsense" if number % 2 else b"system")]
                 await scene.client(tenant=f"t{number}", headers=lines).done()
+            assert len(scene.metrics.tenants) <= 101
             found = scrape(scene)
             for name in ("clamps_total", "unknown_priorities_total", "tenant_requests_total"):
                 tenants = {labels["tenant"] for labels, _ in found[name]}
@@ -76,6 +75,24 @@ class TestTenantLabels:
 
         run_virtual(main())
 
+    def test_a_tenant_named_later_takes_the_place_of_the_least(self):
+        async def main() -> None:
+            few = {"metric_labels": 4}  # one is root's, who has a policy
+            scene = Scene(capacity=1, tenants=few)
+            scene.guarded.app = answering
+            for tenant in ("a", "a", "b", "c", "c"):
+                await scene.client(tenant=tenant).done()
+            named = {"header:d": {"weight": 2}}
+            scene.admission.retune(load(config(tenants=few, policies=named)))
+            found = [label(scene, name) for name in "abcd"]
+            assert found == ["header:a", "other", "header:c", "header:d"]
+            counts = {
+                labels["tenant"]: value for labels, value in scrape(scene)["tenant_requests_total"]
+            }
+            assert counts == {"header:a": 2, "header:c": 2, "other": 1}
+
+        run_virtual(main())
+
     def test_a_retune_changes_their_number_and_takes_none_back(self):
         async def main() -> None:
             scene = Scene(tenants={"metric_labels": 2})
@@ -88,6 +105,71 @@ class TestTenantLabels:
             assert [label(scene, name) for name in "abc"] == ["header:a", "header:b", "other"]
 
         run_virtual(main())
+
+    def test_who_asks_most_has_one_however_late_it_came(self):
+        async def main() -> None:
+            scene = Scene(
+                capacity=1, tenants={"metric_labels": 5}, policies={"header:named": {"weight": 2}}
+            )
+            scene.guarded.app = answering
+            asked = [f"once{number}" for number in range(50)]
+            asked += [f"heavy{number % 3}" for number in range(60)]
+            asked += [f"later{number}" for number in range(50)]
+            for tenant in asked:
+                await scene.client("odd", tenant=tenant).done()
+            counts = {
+                labels["tenant"]: value for labels, value in scrape(scene)["tenant_requests_total"]
+            }
+            assert {f"header:heavy{number}" for number in range(3)} < set(counts)
+            assert len(counts) <= 5 + 1
+            assert min(counts[f"header:heavy{number}"] for number in range(3)) >= 15
+            assert sum(counts.values()) == len(asked), (
+                "each counts once, also of who lost its label"
+            )
+            unknown = scrape(scene)["unknown_priorities_total"]
+            assert sum(value for _, value in unknown) == len(asked)
+            assert {labels["tenant"] for labels, _ in unknown} == set(counts)
+            assert label(scene, "named") == "header:named", "though it has never asked"
+            scene.quiet()
+
+        run_virtual(main())
+
+    def test_a_flood_of_names_hides_nobody_who_asks_again_and_again(self):
+        asked = Counter({"a": 50})
+        labels = TenantLabels(asked, asked.pop)
+        labels.most = 1
+        assert labels.of("a") == "a"
+        for number in range(20 * CANDIDATES):
+            assert not labels.notice(f"flood{number}")
+            if number % 100 == 0 and labels.notice("steady"):
+                break
+        assert labels.of("steady") == "steady"
+        assert len(labels.candidates) <= CANDIDATES
+
+    def test_labels_change_hands_seldom(self):
+        """Each change asks for twice as much as the last, so that clients cannot make series without end."""
+        lost: list[str] = []
+        asked = Counter[str]()
+
+        def lose(label: str) -> None:
+            lost.append(label)
+            del asked[label]
+
+        labels = TenantLabels(asked, lose)
+        labels.most = 1
+        chance = random.Random(1)
+        for _ in range(10_000):
+            tenant = f"t{chance.randrange(3)}"
+            found = labels.of(tenant)
+            asked[found] += 1
+            if found == "other":
+                labels.notice(tenant)
+        assert len(lost) <= 14
+
+
+async def answering(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
 
 
 class TestHistograms:

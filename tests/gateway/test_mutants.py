@@ -320,10 +320,20 @@ def test_a_retune_that_makes_the_pool_anew(monkeypatch):
 
 def test_tenants_without_a_bound(monkeypatch):
     """W13."""
-    monkeypatch.setattr("fairlead.gateway.metrics.TenantLabels.of", lambda self, tenant: tenant)
+    monkeypatch.setattr(
+        "fairlead.gateway.tenant_labels.TenantLabels.of", lambda self, tenant: tenant
+    )
     with pytest.raises(CAUGHT):
         test = test_metrics.TestTenantLabels()
         test.test_through_the_middleware_at_most_a_hundred_and_other()
+
+
+def test_labels_for_whoever_came_first(monkeypatch):
+    monkeypatch.setattr(
+        "fairlead.gateway.tenant_labels.TenantLabels.notice", lambda self, tenant: False
+    )
+    with pytest.raises(CAUGHT):
+        test_metrics.TestTenantLabels().test_who_asks_most_has_one_however_late_it_came()
 
 
 @pytest.mark.parametrize("lost", [count.DISCONNECTED, count.FAILED, count.PREEMPTED])

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from fairlead.gateway.fleet import Fleet
 from fairlead.gateway.forwarding import BadAnswer, request_headers, response_headers, trust
 from fairlead.gateway.proxy import Proxy
 from fairlead.gateway.settings import Settings, Tenants
+from fairlead.serving.listener import VANISHED
 from tests.gateway.rig import Backend, Client, Cut, connected, fetch, served, until, within
 from tests.gateway.rig import run_on_uvloop as run
 
+TCP_REPAIR = 19  # of Linux: to take a connection apart, and so to end it unseen
 SOON = 0.25  # seconds within which a backend must learn that its client has left
 
 
@@ -285,6 +288,29 @@ def test_a_client_that_leaves_ends_the_call(when, how):
     run(main())
 
 
+def test_a_client_that_vanishes_without_a_word_is_noticed(monkeypatch):
+    """No FIN and no RST, as when a machine loses its power: only who asks hears that nobody is there."""
+    quickly = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 1}
+    assert sum(VANISHED.values()) <= 60
+    monkeypatch.setattr("fairlead.serving.listener.VANISHED", quickly)
+
+    async def main():
+        async with Backend() as one, proxied(one) as (url, fleet):
+            client = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            held = await one.arrival()
+            try:
+                client.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+            except OSError:
+                client.close()
+                pytest.skip("only root may close a connection without a word")
+            client.close()
+            await within(held.gone.wait())
+            await until(lambda: idle(fleet), SOON)
+
+    run(main())
+
+
 def test_what_goes_wrong_with_receiving_ends_the_call_and_is_raised():
     class TooMuch(Exception): ...
 
@@ -459,6 +485,178 @@ def test_a_backend_that_dies_while_it_answers_cuts_the_body(framing, end):
                 else:
                     await client.reader.readexactly(9)
                     await read_rest(client, int(head.get("content-length")) - 9)
+
+    run(main())
+
+
+SILENT = {"upstream_timeout": 0.15}
+
+
+def test_a_backend_that_never_answers_is_504_and_its_call_is_ended():
+    async def main():
+        async with Backend() as one, proxied(one, **SILENT) as (url, _), connected(url) as client:
+            for path in ("/x", "/v1/x"):
+                client.request("GET", path)
+                held = await one.arrival()
+                head, body = await client.response()
+                assert head.status == 504
+                assert head.get("x-fairlead-error-code") == "upstream_timeout"
+                assert b"upstream_timeout" in body
+                await within(held.gone.wait(), SOON)
+            client.request()
+            (await one.arrival()).answer()
+            assert (await client.response())[0].status == 200, "the connection goes on"
+
+    run(main())
+
+
+def test_a_backend_that_falls_silent_while_it_answers_cuts_the_body():
+    async def main():
+        async with Backend() as one, proxied(one, **SILENT) as (url, _), connected(url) as client:
+            client.request()
+            held = await one.arrival()
+            held.stream()
+            held.event("1")
+            await client.head()
+            await client.chunk()
+            with pytest.raises(Cut):
+                await client.chunk()
+            await within(held.gone.wait(), SOON)
+
+    run(main())
+
+
+def test_a_backend_that_goes_on_slowly_is_not_silent():
+    async def main():
+        async with Backend() as one, proxied(one, **SILENT) as (url, _), connected(url) as client:
+            client.request()
+            held = await one.arrival()
+            held.stream()
+            for number in range(6):
+                await asyncio.sleep(0.06)
+                held.event(str(number))
+            held.finish()
+            head = await client.head()
+            assert head.status == 200
+            assert (await read_chunks(client)).count(b"data") == 6
+
+    run(main())
+
+
+async def read_chunks(client: Client) -> bytes:
+    body = b""
+    while chunk := await client.chunk():
+        body += chunk
+    return body
+
+
+def test_a_client_that_takes_its_time_is_not_the_backends_silence():
+    """With its body, then with taking its answer."""
+
+    async def main():
+        async with Backend() as one, proxied(one, **SILENT) as (url, _), connected(url) as client:
+            client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+            client.send("1\r\nx\r\n")
+            held = await one.arrival()
+            for _ in range(6):
+                await asyncio.sleep(0.06)
+                client.send("1\r\nx\r\n")
+            client.send("0\r\n\r\n")
+            while await within(held.pieces.get()):
+                pass
+            large = b"y" * 20_000_000
+            held.answer(body=large)
+            await asyncio.sleep(0.5)
+            head, body = await client.response()
+            assert (head.status, body) == (200, large)
+
+    run(main())
+
+
+def test_a_backend_that_does_not_take_the_body_is_504():
+    async def main():
+        size = 8_000_000
+        async with (
+            deaf_backend() as target,
+            proxied(target, **SILENT) as (url, _),
+            connected(url) as client,
+        ):
+            client.send(f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n")
+            client.send(b"x" * size)
+            head, _ = await client.response()
+            assert (head.status, head.get("x-fairlead-error-code")) == (504, "upstream_timeout")
+            client.reset()
+
+    run(main())
+
+
+@asynccontextmanager
+async def deaf_backend() -> AsyncIterator[str]:
+    """Accept connections and read next to nothing of what is sent; give the URL."""
+    over = asyncio.Event()
+
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    server = await asyncio.start_server(deaf, sock=listening)
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        over.set()
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_a_client_that_leaves_an_upload_that_nobody_takes_is_seen_to(how):
+    async def main():
+        async with (
+            deaf_backend() as target,
+            proxied(target) as (url, fleet),
+            connected(url) as client,
+        ):
+            client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 8000000\r\n\r\n")
+            client.send(b"x" * 7_500_000)
+            await client.writer.drain()
+            await until(lambda: not idle(fleet))
+            await until(lambda: not client.writer.transport.get_write_buffer_size())
+            assert not idle(fleet)
+            client.close() if how == "close" else client.reset()
+            await until(lambda: idle(fleet), SOON)
+
+    run(main())
+
+
+def test_what_is_held_of_all_uploads_together_is_bounded(monkeypatch):
+    monkeypatch.setattr("fairlead.gateway.call.MOST_HELD", 1_000_000)
+
+    async def main():
+        async with AsyncExitStack() as backend:
+            target = await backend.enter_async_context(deaf_backend())
+            settings = Settings(upstreams=[{"url": target, "capacity": 8}])  # type: ignore[list-item]
+            fleet = Fleet(settings, lambda: None)
+            await fleet.start()
+            proxy = Proxy(fleet, settings)
+            async with served(proxy) as url, AsyncExitStack() as stack:
+                for _ in range(4):
+                    client = await stack.enter_async_context(connected(url))
+                    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 8000000\r\n\r\n")
+                    client.send(b"x" * 7_500_000)
+                    stack.callback(client.reset)
+                await until(lambda: proxy.uploads.held > 1_000_000)
+                held = 0
+                while held != proxy.uploads.held:  # until nothing more is read
+                    held = proxy.uploads.held
+                    await asyncio.sleep(0.2)
+                assert held < 12_000_000, "each has eight reads of 256 KiB besides"
+                await backend.aclose()
+                await until(lambda: idle(fleet))
+                assert proxy.uploads.held == 0
+            await proxy.close()
+            await fleet.stop()
 
     run(main())
 

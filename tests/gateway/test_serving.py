@@ -330,6 +330,33 @@ def test_a_backend_that_dies_between_head_and_body_is_502_while_the_head_is_kept
     run(main())
 
 
+def test_a_backend_that_falls_silent_gives_its_slot_back_and_is_504_while_the_head_is_kept_back():
+    async def main():
+        async with (
+            Backend() as one,
+            gateway(
+                {"url": one.url, "capacity": 1, **HEALTHY}, upstream_timeout="150ms", **SCHEDULED
+            ) as running,
+            connected(running.data_listener.url) as client,
+        ):
+            for begun in (False, True):
+                client.request("GET", "/v1/x", BULK)
+                held = await one.arrival()
+                if begun:
+                    held.stream()
+                    await held.drained()
+                head, body = await client.response()
+                assert head.status == 504
+                assert json.loads(body)["error"]["code"] == "upstream_timeout"
+                await within(held.gone.wait())
+            client.request("GET", "/", BULK)
+            (await one.arrival()).answer()
+            assert (await client.response())[0].status == 200
+            assert running.admission.metrics.ended[0, "failed"] == 2
+
+    run(main())
+
+
 def test_capacity_follows_the_fleet_up_and_down_to_503():
     async def main():
         async with Backend() as one, Backend() as two:

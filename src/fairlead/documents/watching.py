@@ -84,12 +84,16 @@ class Watch(Generic[Loaded]):
             self._timer.cancel()
         self._timer = self._loop = None
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Look once, for whoever has a timer already; whatever goes wrong is told and changes nothing."""
         try:
             self._follow()
         except Exception:
             logger.exception("%s: could not be followed; the old configuration stays", self.path)
             self._refused()
+
+    def _look(self) -> None:
+        self.look()
         if self._loop is not None:  # else `apply` has stopped us
             delay = INTERVAL if self._changing is None else SETTLED
             self._timer = self._loop.call_later(delay, self._look)

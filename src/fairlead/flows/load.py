@@ -57,6 +57,8 @@ class LoadControl:
         strategy = _strategy(settings, float(setpoint))
         self.controller = Controller(strategy, period=settings.period, dry_run=settings.dry_run)
         self._next_step = -inf
+        self._resolve_timeout = settings.alerter.resolve_timeout
+        self._alerts_until = -inf
 
     def _source(self, name: str, posted: PostedSignals) -> Signal:
         share = percentile_of(name)
@@ -97,7 +99,15 @@ class LoadControl:
             confirmed = None if value is None else holds(value, "gt", self._confirmed_above)
         observed = self.throttle.observed(now)
         self.decision = self.controller.step(self._signal.read(now), observed, now, confirmed)
+        if self.decision.alerts:
+            self._alerts_until = inf
+        elif self._alerts_until == inf:
+            self._alerts_until = now + self._resolve_timeout
         return self.throttle.decide(self.decision, now)
+
+    def alerts(self, now: float) -> bool:
+        """Tell whether less than the recent load passes, or would in a dry run, or did a moment ago."""
+        return now < self._alerts_until
 
 
 def _strategy(settings: Load, setpoint: float) -> Strategy:

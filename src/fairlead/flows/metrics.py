@@ -45,6 +45,7 @@ class _Snapshot:
         yield from _counters(points)
         yield _waits(points)
         yield from _gauges(points)
+        yield _alerts(points)
         unknown = CounterMetricFamily(
             PREFIX + "unknown_control_points",
             "Flows that nothing limits.",
@@ -147,6 +148,18 @@ def _gauges(points: list[Point]) -> Iterator[Metric]:
     )
 
 
+def _alerts(points: list[Point]) -> Metric:
+    text = "Whether less than the recent load passes, or would in a dry run (1)."
+    labels = ["control_point", "controller", "severity"]
+    family = GaugeMetricFamily(PREFIX + "load_alert", text, labels=labels)
+    for point in points:
+        said = point.settings.load
+        if said is not None and point.load is not None:
+            alerts = point.load.alerts(point.runtime.now())
+            family.add_metric([point.name, said.controller, said.alerter.severity], alerts)
+    return family
+
+
 def _ledger(ledger: Ledger) -> Iterator[Metric]:
     """How this process stands with the ledger: whether it is connected, what it was lent, what went wrong."""
     said = ledger.describe()
@@ -172,6 +185,11 @@ def _ledger(ledger: Ledger) -> Iterator[Metric]:
         for limit in said["limits"]:
             family.add_metric([limit["name"]], limit[key])
         yield family
+    text = "Whether another process has other settings for a limit (1)."
+    differing = GaugeMetricFamily(PREFIX + "ledger_differing", text, labels=["limit"])
+    for limit in said["limits"]:
+        differing.add_metric([limit["name"]], bool(limit["other_rule"]))
+    yield differing
 
 
 def _level(point: Point) -> float | None:

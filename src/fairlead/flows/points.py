@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from contextlib import nullcontext
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.config import shown
 from fairlead.core.ticket import WITHDRAWN
+from fairlead.documents.watching import Watch
 from fairlead.errors import ConfigError
-from fairlead.flows.loading import load
+from fairlead.flows.loading import load, load_content
 from fairlead.flows.order import policy_of
 from fairlead.flows.parts import Parts
 from fairlead.flows.point import Point
@@ -64,6 +66,8 @@ class Points:
         self.signals = PostedSignals()
         self.unknown: Counter[str] = Counter()  # flows at control points nothing is said of
         self.ledger: Ledger | None = None
+        self._watch: Watch[Loaded] | None = None
+        self._look_at = 0.0
         if settings.redis is not None:
             from fairlead.ledger.ledger import Ledger  # redis-py takes its time to load
 
@@ -74,11 +78,17 @@ class Points:
 
     @classmethod
     def from_config(cls, config: Any, gates: MakeGates = plain_gates) -> Self:
-        """Make a scheduler of a YAML file, a mapping or settings; everything wrong with it is said at once."""
+        """Make a scheduler of a mapping, settings or a YAML file, which from the first flow on is followed.
+
+        Everything wrong with it is said at once.
+        """
         loaded = load(config)
         if loaded.problems:
             raise ConfigError("\n".join(loaded.lines))
-        return cls(loaded.settings, gates)
+        made = cls(loaded.settings, gates)
+        if isinstance(config, str | os.PathLike):
+            made._watch = Watch(config, load_content, made.retune, since=loaded)
+        return made
 
     def _point(self, name: str, said: ControlPoint) -> Point:
         gate = self._gates(name)
@@ -184,8 +194,11 @@ class Points:
         return tick_of(list(self.points.values()))
 
     def tick(self) -> None:
-        """Do what is due now and then at each point."""
+        """Do what is due now and then at each point, and look at the file these settings come from."""
         now = self.now()
+        if self._watch is not None and now >= self._look_at:
+            self._look_at = now + TICK / 2  # a change counts once two looks agree
+            self._watch.look()
         for point in list(self.points.values()):
             with self.guard(point):
                 point.tick(now)

@@ -132,6 +132,7 @@ class Quota(Model):
     bucket_capacity: Positive
     fill_amount: Positive
     interval: Duration
+    pass_through: Flag = False
     continuous_fill: Flag = True
     delay_initial_fill: Flag = False
     limit_by_label_key: Name | None = None
@@ -143,6 +144,7 @@ class Concurrency(Model):
     """Tokens in flight: a number, or a limit that learns."""
 
     max_concurrency: Positive | Literal["vegas", "gradient2"]
+    pass_through: Flag = False
     max_inflight_duration: Duration = 60.0
     limit_by_label_key: Name | None = None
     max_idle_time: DurationOrZero = 7200.0
@@ -187,6 +189,13 @@ class Pid(Model):
     kd: Tokens = 0.0
 
 
+class Alerter(Model):
+    """How it is told that less than the recent load passes, or in a dry run would."""
+
+    severity: Literal["info", "warn", "crit"] = "info"
+    resolve_timeout: DurationOrZero = 5.0
+
+
 class Load(Model):
     """A share of the recent load, moved by a controller on a signal."""
 
@@ -208,6 +217,7 @@ class Load(Model):
     confirmation_above: Finite | None = None
     workload_latency_based_tokens: Flag = False  # as in the scheduler
     dry_run: Flag = False
+    alerter: Alerter = Alerter()
 
     @model_validator(mode="before")
     @classmethod
@@ -283,6 +293,12 @@ class ControlPoint(Model):
     concurrency: Concurrency | None = None
     load: Load | None = None
     scheduler: Scheduler = Scheduler()
+
+    @field_validator("quota", "concurrency")
+    @classmethod
+    def _in_force(cls, given: Quota | Concurrency | None) -> Quota | Concurrency | None:
+        """A limit that lets everything pass is read, so that its faults are told, and then as good as not there."""
+        return None if given is None or given.pass_through else given
 
 
 class Settings(Model):

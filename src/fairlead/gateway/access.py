@@ -11,6 +11,9 @@ from fairlead.serving.http import ANSWERED
 
 if TYPE_CHECKING:
     from fairlead.gateway.exchange import Exchange
+    from fairlead.serving.framing import Refusal
+
+LONGEST_PATH = 1000
 
 logger = logging.getLogger("fairlead.access")
 
@@ -19,7 +22,7 @@ def write(scope: Any, exchange: Exchange) -> None:
     """Write a line; what a client sent stands in it as a JSON string, so that it cannot forge another."""
     line = {
         "method": scope["method"],
-        "path": scope["path"][:1000],
+        "path": scope["path"][:LONGEST_PATH],
         "status": scope.get(ANSWERED, exchange.status),
         "class": CLASSES[exchange.rank],
         "requested": CLASSES[exchange.requested],
@@ -27,4 +30,24 @@ def write(scope: Any, exchange: Exchange) -> None:
         "wait": round(exchange.waited(), 6),
         "outcome": exchange.outcome,
     }
+    _log(line)
+
+
+def write_refusal(refusal: Refusal) -> None:
+    """Write a line of what never became a request: nobody knows its class or its tenant."""
+    target = refusal.target
+    line = {
+        "method": refusal.method,
+        "path": None if target is None else target.partition("?")[0][:LONGEST_PATH],
+        "status": refusal.status,
+        "class": None,
+        "requested": None,
+        "tenant": None,
+        "wait": 0.0,
+        "outcome": f"rejected_{refusal.code}",
+    }
+    _log(line)
+
+
+def _log(line: dict[str, Any]) -> None:
     logger.info("%s", json.dumps(line, separators=(",", ":")))

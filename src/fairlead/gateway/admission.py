@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fairlead.core.ticket import WITHDRAWN
 from fairlead.gateway import priority
 from fairlead.gateway.loading import Loaded, load
-from fairlead.gateway.metrics import Metrics, TenantLabels
+from fairlead.gateway.metrics import Metrics
 from fairlead.gateway.pool import Pool, Tuning
 from fairlead.gateway.reservations import ONLY, gate_name
 from fairlead.gateway.sharing import Sharing
@@ -82,7 +82,6 @@ class Admission:
         # Operators', by pool; they outlive the pool and a reload.
         self.ceilings: dict[str, int] = {}
         loaded = config if isinstance(config, Loaded) else load(config)
-        self._labels = TenantLabels()
         self.metrics = Metrics(self)
         self.sharing: Sharing | None = None
         if loaded.settings.shared_capacity is not None:
@@ -109,9 +108,10 @@ class Admission:
         self.plain = bool(loaded.problems) or not loaded.settings.priority_scheduler.enabled
         self.tuning = Tuning.of(loaded.settings, plain=self.plain)
         keys = [f"auth:{key.tenant}" for key in loaded.settings.tenants.api_keys]
-        self._labels.most = loaded.settings.tenants.metric_labels
-        self._labels.expect([*loaded.settings.priority_scheduler.tenant_policies, *keys])
-        self.tenants = Tenants(loaded.settings, self._labels.of)
+        labels = self.metrics.labels
+        labels.most = loaded.settings.tenants.metric_labels
+        labels.expect([*loaded.settings.priority_scheduler.tenant_policies, *keys])
+        self.tenants = Tenants(loaded.settings, labels.of)
         self.wanted = OWN_FIELDS | self.tenants.fields
         self.exempt = frozenset(loaded.settings.exempt)
         self.logs = loaded.settings.access_log

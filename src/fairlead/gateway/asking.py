@@ -17,6 +17,7 @@ from fairlead.gateway.admission import (
 from fairlead.gateway.body import Body, BodyTooLarge
 from fairlead.gateway.responses import Failure, openai_form, own_path
 from fairlead.gateway.settings import DEFAULT
+from fairlead.gateway.tenant_labels import OTHER
 
 if TYPE_CHECKING:
     from fairlead.gateway.admission import Admission
@@ -142,6 +143,8 @@ def clamp(admission: Admission, exchange: Exchange) -> None:
         exchange.rank = who.ceiling
         metrics.clamps[who.label, requested, who.ceiling] += 1
     metrics.tenants[who.label] += 1
+    if who.label is OTHER and metrics.labels.notice(who.key):
+        admission.tenants.forget()
 
 
 def too_large(limit: int) -> Failure:

@@ -1,8 +1,7 @@
 """What a gateway counts, and how a scrape reads it.
 
 Counting is one addition to a plain list, by rank.  What can be read elsewhere (in flight, depth, capacity) is read when
-somebody looks, not kept.  Tenants are labels only as far as `TenantLabels` lets them: a label a client can make up is
-memory a client can take.
+somebody looks, not kept.  Tenants are labels only as far as `tenant_labels` lets them.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from fairlead.gateway.settings import CLASSES
+from fairlead.gateway.tenant_labels import OTHER, TenantLabels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from prometheus_client import Metric
 
@@ -69,28 +69,6 @@ class Histogram:
         return list(zip(bounds, accumulate(self.counts), strict=True))
 
 
-class TenantLabels:
-    """Bounded labels: those with a policy or a key first, then whoever comes, then `other`."""
-
-    def __init__(self) -> None:
-        self.most = 0  # a lower number takes no label back: its counters are there
-        self._labels: set[str] = set()
-
-    def expect(self, known: Iterable[str]) -> None:
-        """Keep a label for each of these, as long as there are any left."""
-        for tenant in known:
-            self.of(tenant)
-
-    def of(self, tenant: str) -> str:
-        """Tell the label of a tenant."""
-        if tenant in self._labels:
-            return tenant
-        if len(self._labels) >= self.most:
-            return "other"
-        self._labels.add(tenant)
-        return tenant
-
-
 class Metrics:
     """All counters of a gateway."""
 
@@ -109,9 +87,18 @@ class Metrics:
         # Counted for many a request: a Counter takes three times as long.
         self.clamps: defaultdict[tuple[str, int, int], int] = defaultdict(int)
         self.tenants: defaultdict[str, int] = defaultdict(int)
+        self.labels = TenantLabels(self.tenants, self._merge)
         self.refused_requests: Counter[str] = Counter()  # by code; they never asked for a slot
         self.reloads = 0
         self.refused_reloads = 0
+
+    def _merge(self, tenant: str) -> None:
+        """Count what a tenant did that has no label any more among the others."""
+        for counts in (self.tenants, self.unknown):
+            if tenant in counts:
+                counts[OTHER] += counts.pop(tenant)
+        for key in [key for key in self.clamps if key[0] == tenant]:
+            self.clamps[OTHER, key[1], key[2]] += self.clamps.pop(key)
 
     def admitted(self, rank: int) -> int:
         """Tell how many requests of a class have been given a slot."""
@@ -131,6 +118,11 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Read everything at this moment, as a registry of prometheus_client would."""
+        # Of a label that changed hands while a request of its tenant was on its way.
+        tenants = {*self.tenants, *self.unknown, *(key[0] for key in self.clamps)}
+        for tenant in tenants - {OTHER}:
+            if tenant not in self.labels:
+                self._merge(tenant)
         yield from self._counters()
         yield _histogram(
             "queue_wait_seconds", "Seconds that admitted requests waited.", self._waits()

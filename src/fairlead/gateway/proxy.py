@@ -1,9 +1,9 @@
 """A reverse proxy as an ASGI app: one call to a backend for each request, streamed both ways as it comes.
 
 A connection that fails is tried on another backend, as long as not a byte of the request was sent.  A client that
-leaves, or a task that is cancelled, closes the connection to the backend, which tells it to stop.  A backend that dies
-while it answers is passed on as what it is: the client's body is cut, never ended.  Who may call at all is decided
-before.
+leaves, or a task that is cancelled, closes the connection to the backend, which tells it to stop.  So does a backend
+that for `upstream_timeout` neither takes nor sends a byte.  One that dies or falls silent while it answers is passed on
+as what it is: the client's body is cut, never ended.  Who may call at all is decided before.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import aiohttp
 import yarl
 
 from fairlead.errors import FairleadError, Misuse
+from fairlead.gateway.call import LOOKS, Call, Uploads
 from fairlead.gateway.forwarding import (
     BadAnswer,
     request_headers,
@@ -27,7 +28,7 @@ from fairlead.gateway.forwarding import (
 from fairlead.gateway.responses import Failure, send_failure
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+    from collections.abc import Awaitable, Callable, MutableMapping
 
     from fairlead.gateway.fleet import Fleet
     from fairlead.gateway.settings import Settings
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT = 5.0
 KEEPALIVE = 4.0  # less than uvicorn's 5 s, so that the backend is seldom the first to hang up
-PIECES = 8  # of a request's body between client and backend
 LARGEST_HEADER = 64 * 1024
 MOST_HEADERS = 1000
+HUNG_UP = "the backend hung up before it answered; try again"
 # aiohttp would add them.
 OUR_OWN_HEADERS = ("accept", "accept-encoding", "content-type", "user-agent")
 
@@ -59,12 +60,16 @@ class Proxy:
     def __init__(self, fleet: Fleet, settings: Settings) -> None:
         self._fleet = fleet
         self._session: aiohttp.ClientSession | None = None
+        self._calls: set[Call] = set()
+        self.uploads = Uploads()
+        self._looking: asyncio.TimerHandle | None = None
         self.retune(settings)
 
     def retune(self, settings: Settings) -> None:
         """Follow a changed configuration."""
         self._tenants = settings.tenants
         self._trusted = trust(settings.tenants.trusted_proxies)
+        self._patience = settings.upstream_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -82,6 +87,9 @@ class Proxy:
 
     async def close(self) -> None:
         """Close every connection to a backend."""
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -103,7 +111,10 @@ class Proxy:
         if task is None:
             raise Misuse("the proxy runs inside a task")
         before = task.cancelling()
-        call = Call(scope, message, task)
+        call = Call(scope, message, task, self.uploads)
+        self._calls.add(call)
+        if self._looking is None:
+            self._look_later()
         watch = asyncio.create_task(call.watch(receive))
         try:
             failure = await self._attempt(call, send)
@@ -111,13 +122,37 @@ class Proxy:
                 call.ending = True
                 await send_failure(send, failure, scope["path"])
         except asyncio.CancelledError:
-            # The watch's cancellation is taken back, anybody else's goes on.
-            if not call.gone or task.uncancel() > before:
+            # What the call itself cancelled is taken back, anybody else's cancellation goes on.
+            if not (call.gone or call.silent) or task.uncancel() > before:
                 raise
-            if call.error is not None:
+            if call.silent:
+                await self._give_up(call, send)
+            elif call.error is not None:
                 raise call.error from None
         finally:
+            self._calls.discard(call)
             watch.cancel()
+            call.close()
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._looking = loop.call_later(self._patience / LOOKS, self._look)
+
+    def _look(self) -> None:
+        """See which backends are silent: one timer for all calls, and none that each byte would have to set anew."""
+        self._looking = None
+        for call in self._calls:
+            call.look()
+        if self._calls:
+            self._look_later()
+
+    async def _give_up(self, call: Call, send: Send) -> None:
+        """Answer for a backend that fell silent, as far as its own answer has not begun."""
+        log.warning("upstream %s was silent for %g s", call.upstream, self._patience)
+        detail = f"the backend was silent for {self._patience:g} s"
+        failure = Failure(504, "upstream_timeout", detail)
+        if call.sent or not await _answered(send, failure, call.scope["path"]):
+            raise CutShort(f"{call.upstream} fell silent while it answered")
 
     async def _attempt(self, call: Call, send: Send) -> Failure | None:
         """Call backends until one answers; relay its answer, or tell why there is none."""
@@ -131,6 +166,7 @@ class Proxy:
             if upstream is None:
                 return _unreachable(tried)
             tried.append(upstream)
+            call.upstream = upstream.url
             upstream.in_flight += 1
             try:
                 response = await self._connect(upstream, call, target, headers)
@@ -180,21 +216,24 @@ class Proxy:
         except BadAnswer as error:
             log.warning("upstream %s gave a bad answer: %s", upstream.url, error)
             return Failure(502, "upstream_failed", f"the backend gave a bad answer: {error}")
+        call.backends_turn = False
         await send({"type": "http.response.start", "status": status, "headers": headers})
         content = response.content
-        first = True
         while True:
+            call.moved()
             try:
                 chunk = await content.readany()
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 log.warning("upstream %s died while it answered: %s", upstream.url, _reason(error))
-                if first and await _retracted(send, call.scope["path"]):
+                failure = Failure(502, "upstream_failed", HUNG_UP)
+                if not call.sent and await _answered(send, failure, call.scope["path"]):
                     return None
                 raise CutShort(f"{upstream.url} died while it answered") from None
-            if first and status < 500 and status != 429:
+            call.backends_turn = False
+            if not call.sent and status < 500 and status != 429:
                 now = perf_counter()
                 self._fleet.answered(upstream, now - call.started_at, now)
-            first = False
+            call.sent = True
             call.ending = last = not chunk or content.at_eof()
             await send({"type": "http.response.body", "body": chunk, "more_body": not last})
             if last:
@@ -220,66 +259,8 @@ class Proxy:
         return self._session
 
 
-class Call:
-    """One request on its way: its body as it arrives, and whether the client is still there."""
-
-    __slots__ = (
-        "_first",
-        "_more",
-        "_pieces",
-        "ending",
-        "error",
-        "gone",
-        "scope",
-        "started_at",
-        "task",
-    )
-
-    def __init__(self, scope: Scope, message: Message, task: asyncio.Task[Any]) -> None:
-        self.scope = scope
-        self.task = task
-        self.gone = False
-        self.error: Exception | None = None  # why there is no more to receive
-        self.ending = False  # the last byte is on its way: leaving now is no news
-        self.started_at = 0.0
-        self._first: bytes = message.get("body", b"")
-        self._more: bool = message.get("more_body", False)
-        self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(PIECES)
-
-    def data(self) -> Any:
-        """Give the body in the form to send: whole if it has arrived, else piece by piece."""
-        return self._stream() if self._more else self._first or None
-
-    async def _stream(self) -> AsyncIterator[bytes]:
-        if self._first:
-            yield self._first
-        while (piece := await self._pieces.get()) is not None:
-            yield piece
-
-    async def watch(self, receive: Receive) -> None:
-        """Take in the rest of the body, then wait for the client to leave; end the call when it does."""
-        try:
-            await self._take_in(receive)
-        except Exception as error:
-            self.error = error
-        if not self.ending:
-            self.gone = True
-            self.task.cancel()
-
-    async def _take_in(self, receive: Receive) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            if message.get("body"):
-                await self._pieces.put(message["body"])
-            if not message.get("more_body", False):
-                await self._pieces.put(None)
-
-
-async def _retracted(send: Send, path: str) -> bool:
-    """Put a failure in the place of a head that has not left yet: admission keeps it back until the first byte."""
-    failure = Failure(502, "upstream_failed", "the backend hung up before it answered; try again")
+async def _answered(send: Send, failure: Failure, path: str) -> bool:
+    """Answer with a failure, if need be in place of a head that admission still keeps back."""
     try:
         await send_failure(send, failure, path)
     except RuntimeError:  # the server's word for a second head

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.documents.addresses import is_loopback
 from fairlead.documents.watching import Watch
+from fairlead.gateway import access
 from fairlead.gateway.admin import Admin
 from fairlead.gateway.admission import Admission
 from fairlead.gateway.fleet import Fleet
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from fairlead.gateway.loading import Loaded
     from fairlead.gateway.settings import Settings
     from fairlead.runtime import MakeGates
+    from fairlead.serving.framing import Refusal
 
 log = logging.getLogger("fairlead.gateway")
 
@@ -40,7 +42,7 @@ def listener_of(
     app: Any,
     address: str,
     settings: Callable[[], Settings],
-    refused: Callable[[str], object] = lambda code: None,
+    refused: Callable[[Refusal], object] = lambda refusal: None,
 ) -> Listener:
     """Listen as a gateway does: within its limits, which may change meanwhile."""
     protocol = partial(GatewayProtocol, refused=refused)
@@ -57,12 +59,18 @@ class Gateway:
         self.proxy = Proxy(self.fleet, loaded.settings)
         self.admin = Admin(self.fleet, self.admission, loaded.settings.admin.token)
         app = PriorityMiddleware(self.proxy, self.admission)
-        count = self.admission.metrics.count_refused_request
-        self.data_listener = listener_of(app, loaded.settings.listen, self._settings, count)
+        listen = loaded.settings.listen
+        self.data_listener = listener_of(app, listen, self._settings, self._refused)
         self.admin_listener = listener_of(self.admin, loaded.settings.admin.listen, self._settings)
 
     def _settings(self) -> Settings:
         return self._loaded.settings
+
+    def _refused(self, refusal: Refusal) -> None:
+        """Count and log what a connection refused by itself."""
+        self.admission.metrics.count_refused_request(refusal.code)
+        if self.admission.logs and not refusal.begun:  # else its own line will tell
+            access.write_refusal(refusal)
 
     def _follow_capacity(self) -> None:
         self.admission.set_capacities(self.fleet.capacities())

@@ -264,6 +264,7 @@ class Settings(Model):
     strict: Flag = False
     access_log: Flag = True
     shutdown_grace: DurationOrZero = 180.0
+    upstream_timeout: Duration = 1800.0
 
     @field_validator("upstreams")
     @classmethod

@@ -91,6 +91,11 @@ class Tenants:
                 return self._known.get(key) or self._look_up(key, self._known, key)
         return self._at.get(address) or self._look_up(_key_at(address), self._at, address)
 
+    def forget(self) -> None:
+        """Look up everybody anew: labels have changed hands."""
+        self._known.clear()
+        self._at.clear()
+
     def _look_up(self, key: str, known: dict[Any, Tenant], by: str | None) -> Tenant:
         policy = self._policies.get(key)
         own = policy.max_class if policy is not None else None

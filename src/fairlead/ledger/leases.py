@@ -8,6 +8,7 @@ first given back: room is reduced in the gate before the ledger is told.
 from __future__ import annotations
 
 import hashlib
+import logging
 from contextlib import contextmanager, nullcontext
 from heapq import heappop, heappush
 from math import inf, isfinite
@@ -30,6 +31,9 @@ MOST_KNOWN = 10_000  # keys whose level at the ledger is remembered
 MOST_CLAIMS = 64  # workloads told of apart
 OTHERS = "(others)"
 LONGEST_LABEL = 128
+COMPARED_FOR = 5.0  # seconds for which other settings elsewhere are told of after they were seen
+
+log = logging.getLogger("fairlead.ledger")
 
 
 class Lease:
@@ -38,6 +42,7 @@ class Lease:
     script: Script
     kind: str
     capacity: Any
+    rule: str  # what the limit is, in the same words in every process with the same settings
 
     def __init__(
         self,
@@ -61,6 +66,9 @@ class Lease:
         self.retry_at = -inf
         self.asked = self.granted = self.returned = 0.0
         self.faults = self.switches = 0
+        self.node = ""  # the name of this process at the ledger
+        self.other_rule = ""  # what the limit is elsewhere, and where, if it is not the same there
+        self._compared_at = -inf
         self._adjust = adjust
         self._polls: list[tuple[float, int, Hashable]] = []
         self._number = 0
@@ -101,6 +109,7 @@ class Lease:
             "faults": self.faults,
             "switches": self.switches,
             "fault": self.fault,
+            "other_rule": self.other_rule,
         }
 
     def note_fault(self, fault: Fault, key: Hashable = None) -> None:
@@ -108,6 +117,19 @@ class Lease:
         self.faults += 1
         self.fault = str(fault)
         self.failed_key = key
+
+    def compare(self, node: str, rule: str, now: float) -> None:
+        """Note that another process has other settings for this limit, or, if both are empty, that none is seen to."""
+        if rule:
+            other = f"{rule} ({node})"
+            if other != self.other_rule:
+                log.warning(
+                    "ledger: %s is not the same everywhere: %s (%s), but %s; each goes by its own",
+                    *(self.name, self.rule, self.node, other),
+                )
+            self.other_rule, self._compared_at = other, now
+        elif now - self._compared_at > COMPARED_FOR:  # at another key it may be seen at this moment
+            self.other_rule = ""
 
     def calls(self, prefix: str, node: str, seq: int, now: float, sweep: bool) -> list[Asked]:
         """Tell what to ask now; with `sweep`, of all keys, after what is not used is put aside."""

@@ -20,12 +20,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import uuid
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairlead.errors import FairleadError, Misuse
-from fairlead.ledger.link import Call, Fault, Link, Script
+from fairlead.ledger.link import Call, Fault, Link, Script, used_once
 from fairlead.ledger.quota_lease import QuotaLease
 from fairlead.ledger.slots_lease import SlotsLease
 
@@ -67,8 +66,7 @@ class Ledger:
         *,
         prefix: str = "fairlead",
     ) -> None:
-        # A name is used once: what an earlier process of that name asked for is not ours.
-        self.node = f"{node or 'node'}-{uuid.uuid4().hex[:12]}"
+        self.node = used_once(node)
         self.prefix = prefix
         self.leases: list[Lease] = []
         self.live, self.rank = 1, 0

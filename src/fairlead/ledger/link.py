@@ -10,6 +10,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
+import platform
+import uuid
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +32,11 @@ SLOW = 0.15  # seconds after which those who need not be sure stop waiting for i
 STALL = 0.05  # a timer this late means that this process stood still, not that the server did
 
 log = logging.getLogger("fairlead.ledger")
+
+
+def used_once(name: str | None) -> str:
+    """Make a name for this end of it: what an earlier process of the same name asked for is not ours."""
+    return f"{name or f'{platform.node()}:{os.getpid()}'}-{uuid.uuid4().hex[:12]}"
 
 
 class Fault(Exception):

@@ -63,6 +63,11 @@ class QuotaLease(Lease):
         self.bucket_capacity = bucket_capacity
         self.fill_amount = fill_amount
         self.interval = interval
+        self.rule = f"{fill_amount:g} tokens every {interval:g} s, {bucket_capacity:g} at most"
+        if not self.continuous_fill:
+            self.rule += ", all at once"
+        if self.delay_initial_fill:
+            self.rule += ", the first fill delayed"
 
     def retune(
         self, bucket_capacity: float, fill_amount: float, interval: float, now: float
@@ -87,11 +92,13 @@ class QuotaLease(Lease):
         return TokenWant(self.failed_key, [], 0.0, 0.0, 0.0, 0.0)
 
     def call(self, prefix: str, node: str, seq: int, want: TokenWant) -> Call:
+        self.node = node
         self.asked += want.ahead + sum(claim.tokens for claim in want.claims)
         self.returned += want.back
         ask = {
             "node": node,
             "seq": seq,
+            "rule": self.rule,
             "capacity": self.bucket_capacity,
             "fill": self.fill_amount,
             "interval": self.interval,
@@ -114,10 +121,11 @@ class QuotaLease(Lease):
         if reply[0] == "stale":
             self.unsent(want)
             return
-        if len(reply) < 6:
+        if len(reply) < 8:
             raise Fault(f"a reply that is not ours: {reply!r:.200}")
         ahead, wait, level, _, put_off = numbers(reply[1:6])
-        mail = reply[6:]
+        self.compare(reply[6], reply[7], now)
+        mail = reply[8:]
         granted = numbers(mail[1::2])
         if ahead < 0 or len(mail) % 2 or any(tokens < 0 for tokens in granted):
             raise Fault(f"a reply that is not ours: {reply!r:.200}")

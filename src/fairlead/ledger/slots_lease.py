@@ -42,23 +42,27 @@ class SlotsLease(Lease):
         lock: AbstractContextManager[Any] | None,
     ) -> None:
         super().__init__(name, capacity, on_loss, adjust, lock)
-        self.max_concurrency = max_concurrency
-        self.max_inflight_duration = max_inflight_duration
+        self._set(max_concurrency, max_inflight_duration)
         # The books by key that it heard of in this half of the time and in the one before.  It forgets before they
         # expire, or books of a limit that was idle would be taken for lost; halves pass only while the ledger answers.
         self._epochs: dict[Hashable, str] = {}
         self._earlier: dict[Hashable, str] = {}
         self._half_ends_at = -inf
 
+    def _set(self, max_concurrency: float, max_inflight_duration: float) -> None:
+        self.max_concurrency = max_concurrency
+        self.max_inflight_duration = max_inflight_duration
+        self.rule = f"{max_concurrency:g} in flight, each for {max_inflight_duration:g} s at most"
+
     def resize(self, max_concurrency: float) -> None:
         """Change the limit; it counts from the next exchange on."""
         self._change("resize", max_concurrency)
-        self.max_concurrency = max_concurrency
+        self._set(max_concurrency, self.max_inflight_duration)
 
     def set_expiry(self, max_inflight_duration: float) -> None:
         """Change how long what starts from now on may hold."""
         self._change("set_expiry", max_inflight_duration)
-        self.max_inflight_duration = max_inflight_duration
+        self._set(self.max_concurrency, max_inflight_duration)
 
     def set_aside(self) -> None:
         for key, room in self.capacity.surplus():
@@ -74,10 +78,12 @@ class SlotsLease(Lease):
         return super().calls(prefix, node, seq, now, sweep)
 
     def call(self, prefix: str, node: str, seq: int, want: SlotWant) -> Call:
+        self.node = node
         self.asked += want.ahead + sum(claim.tokens for claim in want.claims)
         ask = {
             "node": node,
             "seq": seq,
+            "rule": self.rule,
             "limit": self.max_concurrency,
             "ttl": SLOTS_LAST,
             "longest": min(self.max_inflight_duration, 864_000.0),
@@ -96,11 +102,12 @@ class SlotsLease(Lease):
     ) -> None:
         if reply[0] == "stale":
             return
-        if len(reply) != 5:
+        if len(reply) != 7:
             raise Fault(f"a reply that is not ours: {reply!r:.200}")
         held, target, _ = numbers(reply[1:4])
         if not (held >= 0 and target >= 0):
             raise Fault(f"a reply that is not ours: {reply!r:.200}")
+        self.compare(reply[5], reply[6], now)
         if len(self._epochs) > MOST_KNOWN:
             self._epochs.clear()
         self._epochs[want.key] = reply[4]

@@ -6,7 +6,7 @@ The parser has refused what is not HTTP at all; this refuses what another parser
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlead.serving.http import Problem
 
@@ -20,6 +20,16 @@ _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+;=%\-]*(:[0-9]*)?|\[[0-9A-Fa-f:.]+\](
 _FRAMING = frozenset(
     {b"connection", b"content-length", b"expect", b"host", b"transfer-encoding", b"upgrade"}
 )
+
+
+class Refusal(NamedTuple):
+    """What a connection refused by itself; who asked for what, as far as that could be read."""
+
+    code: str
+    status: int
+    method: str | None
+    target: str | None
+    begun: bool  # an app serves the request already, and sees its client leave
 
 
 def bad_request(detail: str) -> Problem:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 BACKLOG = 2048
 IDLE = 60  # seconds that a connection may stay open between requests
 LAST_MOMENT = 1.0  # seconds for what is cancelled to clean up
+# A client that vanishes without a word, with its machine or the way to it, is noticed within a minute, also while it
+# waits for an answer: seconds of silence after which it is asked for, seconds between questions, how many of them.
+VANISHED = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 class Tls(NamedTuple):
@@ -145,6 +148,10 @@ def bound(address: str) -> socket.socket:
     taken = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # what it accepts has it too
+        for option, value in VANISHED.items():
+            if hasattr(socket, option):
+                taken.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         taken.bind((host, port))
         taken.listen(BACKLOG)
     except OSError as error:

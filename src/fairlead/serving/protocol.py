@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from fairlead.serving.framing import bad_request, body_too_large, check_head, headers_too_large
+from fairlead.serving.framing import (
+    Refusal,
+    bad_request,
+    body_too_large,
+    check_head,
+    headers_too_large,
+)
 from fairlead.serving.http import ANSWERED, Problem
 from fairlead.serving.unsized import unsized
 
@@ -43,7 +49,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self,
         *,
         limits: Callable[[], Limits],
-        refused: Callable[[str], object] = lambda code: None,
+        refused: Callable[[Refusal], object] = lambda refusal: None,
         **given: Any,
     ) -> None:
         super().__init__(**given)
@@ -325,10 +331,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stop_timers()
         if self.transport.is_closing():
             return
-        self._refused(problem.code)
+        begun = self._in_body
         if self._in_body and self.pipeline and self.pipeline[0][0] is self.cycle:
             self.pipeline.popleft()  # it has not begun
-        elif self._in_body and self._running is self.cycle:
+            begun = False
+        self._refused(self._refusal(problem, begun=begun))
+        if begun and self._running is self.cycle:
             if self.cycle.response_started:
                 self._forsake(self.cycle)
                 self.transport.close()
@@ -341,6 +349,13 @@ class LimitedProtocol(HttpToolsProtocol):
             self._last_words = problem
         else:
             self._say(problem)
+
+    def _refusal(self, problem: Problem, *, begun: bool) -> Refusal:
+        method = target = None
+        if getattr(self, "url", b""):
+            method = self.parser.get_method().decode("latin-1")
+            target = self.url.decode("latin-1")
+        return Refusal(problem.code, problem.answer.status, method, target, begun)
 
     def _forsake(self, cycle: RequestResponseCycle) -> None:
         """Let the app see that its client is gone: this connection answers for it."""

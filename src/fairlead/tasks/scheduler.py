@@ -103,9 +103,14 @@ class Scheduler(Door, Submitting):
         await self.shutdown()
 
     def resize(self, max_concurrency: int) -> None:
-        """Change the number of slots: with more, waiting work starts at once; with fewer, running work finishes."""
+        """Change the number of slots: with more, waiting work starts at once; with fewer, running work finishes.
+
+        An unbounded scheduler has none to change, and goes on without a limit.
+        """
         total = whole(max_concurrency, "max_concurrency", 1)
         capacity = self._core.capacity
+        if isinstance(capacity, Unlimited):
+            return
         if not isinstance(capacity, Slots):
             raise Misuse(f"resize() needs slots, and this scheduler has {type(capacity).__name__}")
         self._gate.enter("resize")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from fairlead.errors import Misuse
+from fairlead.errors import Misuse, StoreError
 from fairlead.jobs.records import (
     NOBODY,
     Beat,
@@ -148,9 +148,14 @@ class PostgresStore(Operations):
         self._hints.start()
 
     async def _check(self) -> None:
+        address = self._connections.address
+        if (await self._connections.fetch("SELECT pg_is_in_recovery()"))[0][0]:
+            raise StoreError(
+                f"{address.shown} is a read replica, in which nothing can be stored; "
+                "give the URL of the primary"
+            )
         known = migrations.steps("postgres")
         taken, _ = await postgres_schema.versions(self._connections)
-        address = self._connections.address
         migrations.check(taken, known, address.shown, migrate_command(address))
 
     async def close(self) -> None:

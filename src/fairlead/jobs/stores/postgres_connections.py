@@ -35,6 +35,7 @@ REFUSED_FOR_GOOD = ("28", "3D000", "42501")
 # A connection that its server has ended while it was idle may answer with an internal error of the driver.
 BROKEN = (OSError, EOFError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 DRIVER = (*BROKEN, TimeoutError, asyncpg.PostgresError)
+STATEMENT_MODE = "not allowed in statement pooling mode"
 # After these the connection is as good as before.
 HARMLESS = ("22", "23", "40", "42", "53100", "55P03")
 
@@ -112,6 +113,11 @@ def _seconds(text: str | None) -> float:
 def judged(error: BaseException, address: Address) -> StoreError | None:
     """Say an error of the driver in our words; None if it is nobody's but ours."""
     where = address.shown
+    if STATEMENT_MODE in str(error):  # said as the connection is cut, in words alone
+        return StoreError(
+            f"{where} is a pgbouncer in statement mode, which knows no transactions; "
+            "set pool_mode = transaction for it, or connect to PostgreSQL itself"
+        )
     if isinstance(error, ValueError):  # a value that cannot be sent; trying again would not help
         return None
     if isinstance(error, TimeoutError):

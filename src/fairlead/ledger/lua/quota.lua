@@ -76,7 +76,7 @@ local before = level
 
 -- Who asks, and for what.  What is in its mail it does not know of yet.
 local old = mine and mine.claims or {}
-mine = {seq = ask.seq, till = now + ask.ttl, claims = {}, mail = mine and mine.mail or {}}
+mine = {seq = ask.seq, till = now + ask.ttl, claims = {}, mail = mine and mine.mail or {}, rule = ask.rule}
 state.nodes[ask.node] = mine
 for _, said in ipairs(ask.claims) do
   local label, weight, users, tokens, unit = said[1], said[2], said[3], said[4], said[5]
@@ -89,9 +89,10 @@ for _, said in ipairs(ask.claims) do
 end
 
 -- Share it out.
-local lines, live, total = {}, 0, 0
+local lines, live, total, other = {}, 0, 0, ''
 for id, node in pairs(state.nodes) do
   live = live + 1
+  if node.rule and node.rule ~= ask.rule and (other == '' or id < other) then other = id end
   for label, claim in pairs(node.claims) do
     if claim.tokens > tiny then
       local class = state.classes[label] or {tag = 0, clock = 0}
@@ -185,7 +186,8 @@ if line then
 end
 
 local function text(number) return string.format('%.17g', number) end
-local reply = {'ok', text(ahead), text(wait), text(level), text(live), text(math.max(0, state.at - now))}
+local reply = {'ok', text(ahead), text(wait), text(level), text(live), text(math.max(0, state.at - now)),
+  other, other ~= '' and state.nodes[other].rule or ''}
 for label, tokens in pairs(mine.mail) do
   table.insert(reply, label)
   table.insert(reply, text(tokens))

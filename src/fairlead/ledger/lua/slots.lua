@@ -46,7 +46,7 @@ if ask.epoch ~= '' and ask.epoch ~= state.epoch then
   state.quiet = math.max(state.quiet, state.born + ask.settle)
 end
 mine = {seq = ask.seq, till = now + ask.ttl + ask.longest, heard = now, held = ask.held, ahead = ask.ahead,
-  claims = {}, owed = mine and mine.owed or 0}
+  claims = {}, owed = mine and mine.owed or 0, rule = ask.rule}
 for _, said in ipairs(ask.claims) do
   mine.claims[said[1]] = {weight = said[2], users = said[3], tokens = said[4], unit = said[5], largest = said[6]}
 end
@@ -65,7 +65,7 @@ local function share(items, total)
   return total
 end
 
-local total, others = ask.limit, 0
+local total, others, other = ask.limit, 0, ''
 local lines, heard = {}, {}
 local tokens, tickets = 0, 0
 for id, node in pairs(state.nodes) do
@@ -76,6 +76,7 @@ for id, node in pairs(state.nodes) do
     if now - node.heard > ask.ttl then
       total = total - node.held  -- what it holds is not to be shared; what it asked for no longer counts
     else
+      if node.rule and node.rule ~= ask.rule and (other == '' or id < other) then other = id end
       node.part = 0
       table.insert(heard, {id = id, node = node, asked = 0, largest = 0})
       local entry = heard[#heard]
@@ -146,7 +147,8 @@ if target > mine.held and now >= state.quiet then
   mine.held = mine.held + math.max(0, math.min(target - mine.held, ask.limit - others - mine.held))
 end
 local function text(number) return string.format('%.17g', number) end
-local reply = {'ok', text(mine.held), text(target), text(#heard), state.epoch}
+local reply = {'ok', text(mine.held), text(target), text(#heard), state.epoch,
+  other, other ~= '' and state.nodes[other].rule or ''}
 for _, node in pairs(state.nodes) do node.part = nil end
 if mine.held <= 0 and #ask.claims == 0 and ask.ahead <= 0 then state.nodes[ask.node] = nil end
 
