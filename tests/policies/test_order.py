@@ -8,6 +8,7 @@ from fairlead.capacities import Both, InFlight, Pools, Reserved, Slots, TokenBuc
 from fairlead.core import Change, Gate, Policy, State, Ticket
 from fairlead.errors import ConfigError
 from fairlead.policies import FIFO, Aging, Classes, FairQueue, Level, Planner
+from fairlead.policies.lines import Lines
 from fairlead.testing import CheckedGate
 
 
@@ -30,6 +31,16 @@ def test_fifo_serves_in_order_of_arrival_whatever_the_priority():
     assert served(
         FIFO(), [Ticket(key, priority) for key, priority in zip("abc", (1, 99, 50), strict=True)]
     ) == [*"abc"]
+
+
+def test_a_limit_inside_lines_inside_a_class_holds():
+    """The lines are made as tickets come: at first there is no limit anywhere."""
+    lines = Level("any", lambda: Lines("pool", inside=lambda pool: FIFO(limit=1)))
+    gate = CheckedGate(Classes(lines), Slots(0))
+    tickets = [Ticket(pool=pool) for pool in "aba"]
+    for ticket in tickets:
+        gate.offer(ticket, 0.0)
+    assert [ticket.state for ticket in tickets] == [State.WAITING, State.WAITING, State.REFUSED]
 
 
 def test_fifo_keeps_the_order_when_the_first_with_a_scope_comes():
