@@ -111,8 +111,7 @@ def test_the_next_write_is_under_way_while_the_last_is_heard():
         crew.dispatch(claims[:1])
         await sent.wait()
         crew.dispatch(claims[1:])
-        while len(crew._flusher) < 3:  # one flies, two wait
-            await asyncio.sleep(0)
+        await until(lambda: len(crew._flusher) == 3)  # one flies, two wait
         gate.set()
         await desk.ended(*claims)
         await crew.drain(1.0)
