@@ -31,7 +31,8 @@ QUOTA: dict[str, Any] = {"quota": quota(100, 1e-6)}
 # To another gate, which goes on with the same bucket.
 MOVED: dict[str, dict[str, Any]] = {
     "in place": {"quota": quota(200, 1e-6)},
-    "moved": QUOTA | {"concurrency": concurrency(5)},
+    "moved": {"quota": quota(100, 1e-6, delay_initial_fill=True)},
+    "held from then on": QUOTA | {"concurrency": concurrency(5)},
     "moved twice": QUOTA | {"scheduler": {"fairness_label_key": "user"}},
 }
 
