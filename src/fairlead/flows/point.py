@@ -109,6 +109,8 @@ class Point(Ending):
         before = self.resolver
         self._follow(settings)
         self.resolver.count_on_from(before)
+        if self.drawing is None:
+            self.gate.adopt(self._drawn_before(), now)
         return True
 
     def join(self, ledger: Ledger, former: Point | None = None, now: float = 0.0) -> None:
