@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -136,6 +136,74 @@ def test_that_it_only_spends_is_not_inherited() -> None:
 )
 def test_where_a_policy_counts_what_starts_it_is_asked(policy: Policy) -> None:
     assert not CheckedGate(policy, TokenBucket(1, 1)).draw(Ticket("a"), 0.0)
+
+
+class Shy(Policy):
+    """A policy that may withhold whoever comes, for all the gate knows."""
+
+    def skips(self, ticket: Ticket) -> bool:
+        return False
+
+
+def test_where_a_policy_may_withhold_it_is_asked() -> None:
+    assert not CheckedGate(Shy(), TokenBucket(1, 1)).draw(Ticket("a"), 0.0)
+
+
+def test_what_is_due_comes_first() -> None:
+    gate, holder, ticket = (
+        CheckedGate(FIFO(), TokenBucket(1, 9)),
+        Ticket("a", hold_until=5.0),
+        Ticket("b"),
+    )
+    gate.offer(holder, 0.0)
+    assert not gate.draw(ticket, 5.0)
+    assert gate.offer(ticket, 5.0) == [holder]
+    assert holder.state is State.EXPIRED
+    assert gate.draw(Ticket("c"), 5.0)
+
+
+class Following(Gate):
+    """A gate of one's own that counts what passes."""
+
+    passed = 0
+
+    def offer(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
+        self.passed += 1
+        return super().offer(ticket, now)
+
+
+class Deeper(Following):
+    """Overrides nothing of it."""
+
+
+@pytest.mark.parametrize("kind", [Following, Deeper])
+def test_a_gate_that_follows_its_verbs_does_not_draw(kind: type[Following]) -> None:
+    gate = kind(FIFO(), TokenBucket(1, 5))
+    assert not gate.draw(Ticket("a"), 0.0)
+    assert Gate(FIFO(), TokenBucket(1, 5)).draw(Ticket("a"), 0.0)
+
+
+def test_a_bucket_that_is_set_or_filled_otherwise_is_drawn_from_as_it_is() -> None:
+    bucket = TokenBucket(1, 10)
+    gate = CheckedGate(FIFO(), bucket)
+
+    def drawn(now: float, cost: float = 4.0) -> bool:
+        return gate.draw(Ticket(None, cost=cost), now)
+
+    assert drawn(0.0)
+    assert bucket.level(0.0) == 6
+    bucket.set_level(10.0, 0.0)
+    assert drawn(0.0)
+    assert bucket.level(0.0) == 6
+    gate.adjust(Change("tokens", "retune", (1.0, 10.0, 4.0, 0.0)), 0.0)  # 4 tokens every 4 s
+    assert drawn(1.0)
+    assert not drawn(3.0)
+    assert drawn(4.0)
+    gate.adjust(Change("tokens", "retune", (1.0, 10.0, None, 4.0)), 4.0)
+    assert drawn(6.0)
+    assert not drawn(6.5, 1.0)
+    gate.adjust(Change("tokens", "retune", (1.0, 10.0, 4.0, 6.5)), 6.5)
+    assert not drawn(7.5, 1.0)
 
 
 def test_who_was_offered_or_drawn_is_not_drawn() -> None:

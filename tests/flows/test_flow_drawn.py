@@ -1,5 +1,6 @@
 """Flows of a quota alone hold nothing: they are drawn, and are counted, settled and forgotten like all others."""
 
+import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from fairlead.core import State
 from fairlead.errors import Misuse
-from fairlead.flows import SyncFlowScheduler
+from fairlead.flows import FlowScheduler, SyncFlowScheduler
 from fairlead.flows.drawn import Drawn
 from fairlead.flows.ending import Ending
 from fairlead.flows.flow import Flow
@@ -19,11 +21,13 @@ from tests.flows.door import (
     granted,
     level,
     loaded,
+    now,
     point_of,
     quota,
     run,
     scheduler,
     until,
+    used,
     waiting,
 )
 
@@ -31,7 +35,8 @@ QUOTA: dict[str, Any] = {"quota": quota(100, 1e-6)}
 # To another gate, which goes on with the same bucket.
 MOVED: dict[str, dict[str, Any]] = {
     "in place": {"quota": quota(200, 1e-6)},
-    "moved": QUOTA | {"concurrency": concurrency(5)},
+    "moved": {"quota": quota(100, 1e-6, delay_initial_fill=True)},
+    "held from then on": QUOTA | {"concurrency": concurrency(5)},
     "moved twice": QUOTA | {"scheduler": {"fairness_label_key": "user"}},
 }
 
@@ -118,6 +123,7 @@ def are_forgotten() -> None:
         await until(3602)
         point = point_of(flows)
         assert (point.in_flight, point.counts.forgotten, point.counts.ended_flows) == (1, 1, 1)
+        assert lost.state is State.EXPIRED, "or a table of flows would keep it"
         assert not lost.end(tokens=11)
         assert not lost.end(tokens=50)
         assert kept.end()
@@ -242,7 +248,141 @@ def test_each_key_has_its_own_bucket() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("change", [{}, {"scheduler": {"fairness_label_key": "user"}}])
+def test_a_limit_that_a_reload_adds_holds_what_runs(change: dict[str, Any]) -> None:
+    async def main() -> None:
+        flows = scheduler(**QUOTA)
+        (await flows.start_flow("p")).end()
+        running = [await flows.start_flow("p") for _ in range(3)]
+        await until(5)
+        flows.retune(loaded(**QUOTA, concurrency=concurrency(3), **change))
+        assert (point_of(flows).in_flight, point_of(flows).gate.active, used(flows)) == (3, 3, 3)
+        waiter = await waiting(flows)
+        assert running[0].arrived_at == running[0].started_at == 0
+        assert running[0].end(tokens=0)
+        assert not running[0].end()
+        late = await granted(waiter)
+        for flow in (*running[1:], late):
+            assert flow.end()
+        assert point_of(flows).counts.ended_flows == 5
+        assert level(flows) == pytest.approx(96, abs=0.1)
+        balanced(flows)
+
+    run(main())
+
+
+def test_what_runs_teaches_costs_that_a_reload_wants_learned() -> None:
+    async def main() -> None:
+        flows = scheduler(**QUOTA)
+        (await flows.start_flow("p")).end()
+        flow = await flows.start_flow("p")
+        flows.retune(loaded(**QUOTA, scheduler={"workload_latency_based_tokens": True}))
+        await until(0.004)
+        assert flow.end()
+        await until(6)
+        assert (await flows.start_flow("p")).tokens == pytest.approx(4, abs=0.1)
+
+    run(main())
+
+
+def test_the_level_is_of_now_after_a_reload() -> None:
+    async def main() -> None:
+        flows = scheduler(quota=quota(100, 10))
+        (await flows.start_flow("p")).end()
+        lost = [await flows.start_flow("p") for _ in range(89)]
+        flows.retune(loaded(quota=quota(100, 10, delay_initial_fill=True)))
+        await until(2)
+        assert b'bucket_level{control_point="p"} 30.0' in flows.metrics()[0]
+        assert all(flow.end() for flow in lost)
+
+    run(main())
+
+
+def one_a_second(key: str | None) -> FlowScheduler:
+    return scheduler(quota=quota(1, 1, limit_by_label_key=key), scheduler={"max_queue": 20})
+
+
+async def hint(flows: FlowScheduler) -> float | None:
+    """What is told to who comes behind a full queue."""
+    refused = await flows.start_flow("p", {"user": "ann"})
+    assert refused.reject_reason == "queue_full"
+    assert point_of(flows).gate.waiting == 20
+    return refused.retry_after
+
+
+@pytest.mark.parametrize("key", [None, "user"])
+def test_hints_know_how_fast_flows_were_drawn(key: str | None) -> None:
+    """Of a limit by key no single bucket tells it."""
+
+    async def main() -> None:
+        flows = one_a_second(key)
+        for _ in range(30):
+            (await flows.start_flow("p", {"user": "ann"})).end()
+            await until(now() + 1)
+        (await flows.start_flow("p", {"user": "ann"})).end()
+        for _ in range(20):
+            await waiting(flows, {"user": "ann"})
+        assert await hint(flows) == pytest.approx(21, rel=0.1)
+
+    run(main())
+
+
+@pytest.mark.parametrize("key", [None, "user"])
+def test_hints_know_how_fast_flows_went_that_waited(key: str | None) -> None:
+    async def main() -> None:
+        flows = one_a_second(key)
+
+        async def steady() -> None:
+            while True:
+                flow = await flows.start_flow("p", {"user": "ann"})
+                flow.end()
+                await asyncio.sleep(0 if flow.accepted else 0.1)
+
+        callers = [asyncio.ensure_future(steady()) for _ in range(30)]
+        await until(30.5)
+        assert await hint(flows) == pytest.approx(21, rel=0.1)
+        for caller in callers:
+            caller.cancel()
+        await asyncio.gather(*callers, return_exceptions=True)
+
+    run(main())
+
+
 # Between threads
+
+
+class Awaited:
+    """A lock that tells when somebody comes to it."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock, self.asked = lock, threading.Event()
+
+    def __enter__(self) -> None:
+        self.asked.set()
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def test_who_waits_for_the_lock_of_a_point_that_is_replaced_asks_the_new_one() -> None:
+    flows = SyncFlowScheduler.from_config(config(**QUOTA))
+    flows.start_flow("p").end()
+    old = point_of(flows)
+    lock = old.runtime.lock = Awaited(old.runtime.lock)
+    asked: list[Any] = []
+    thread = threading.Thread(target=lambda: asked.append(flows.start_flow("p")))
+    with lock.lock:
+        thread.start()
+        assert lock.asked.wait(30.0)
+        flows.retune(loaded(quota=quota(100, 1e-6, delay_initial_fill=True)))
+    thread.join(30.0)
+    (flow,) = asked
+    assert flow.point is point_of(flows)
+    assert level(flows) == pytest.approx(98, abs=0.1)
+    assert flow.end()
+    balanced(flows)
+    flows.close()
 
 
 def in_threads(count: int = 8, each: int = 200) -> None:
@@ -260,9 +400,21 @@ def in_threads(count: int = 8, each: int = 200) -> None:
             ended.append(flow.end())
         return 0
 
+    def scrape() -> None:
+        last = 0
+        while not over.is_set():
+            assert last <= (last := point_of(flows).counts.ended_flows)
+            assert point_of(flows).drawn.forget(0.0) == 0
+
     ended: list[bool] = []
-    with ThreadPoolExecutor(count) as pool:
-        list(pool.map(work, range(count)))
+    over = threading.Event()
+    with ThreadPoolExecutor(count + 1) as pool:
+        scraping = pool.submit(scrape)
+        try:
+            list(pool.map(work, range(count)))
+        finally:
+            over.set()
+        scraping.result(30.0)
     assert ended.count(True) == each, "each was ended by one thread"
     counts = point_of(flows).counts
     (workload,) = counts.workloads.values()

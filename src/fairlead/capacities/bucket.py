@@ -83,9 +83,8 @@ class TokenBucket(Capacity):
         self._by = None if by is None else read_by(by)
         self.scoped = by is not None
         self._buckets: dict[Hashable, Bucket] = {}  # in order of use
-        self._only: Bucket | None = (
-            None  # that of all tickets, once it is used, if its fill is the usual one
-        )
+        # That of all tickets, once it is used, if its fill is the usual one.
+        self._only: Bucket | None = None
 
     @property
     def keys(self) -> int:
@@ -133,41 +132,48 @@ class TokenBucket(Capacity):
 
     def admit(self, ticket: Ticket, now: float) -> Hashable | None:
         # `refusal` and `_draw` in one step, with the usual fill written out: benchmarks/flows.py.
-        by, cost, burst, bucket = self._by, ticket.cost, self.burst, self._only
-        key: Hashable = self.name
+        cost, burst, bucket = ticket.cost, self.burst, self._only
+        by = key = None
         if bucket is None:
+            by = self._by
             key = self.name if by is None else by(ticket)
             if key is None:
                 return None
             bucket = self._buckets.get(key)
+            if bucket is None or self._stepwise:
+                return self._admit_slowly(key, cost, now)
         if cost > burst and self.oversize == "refuse":
             return NEVER
-        if bucket is None or self._stepwise:
-            self.ends_at = self._possible_at(key, cost, now)
-            if self.ends_at > now:
-                return self._scope(key)
-            self._draw(key, cost, now)
-        else:
-            level, at, used_at = bucket
-            if level < cost:  # as of `at`
-                needed = burst if cost > burst else cost  # noqa: FURB136 - a call costs more
-                if level < needed:
-                    ends_at = at + (needed - level) / self.rate
-                    if ends_at > used_at + self.max_idle_time:
-                        ends_at = used_at + self.max_idle_time
-                    if now < ends_at:
-                        self.ends_at = ends_at
-                        return STOP if by is None else (self.name, key)
-            if now > at:
-                level += (now - at) * self.rate
-                at = now
-            if level > burst or used_at + self.max_idle_time <= now:
-                level = burst
-            bucket[0], bucket[1], bucket[2] = level - cost, at, now
-            if by is not None:
-                del self._buckets[key]  # put back last: the dict is in order of use
-                self._buckets[key] = bucket
+        level, at, used_at = bucket
+        if level < cost:  # as of `at`
+            needed = burst if cost > burst else cost  # noqa: FURB136 - a call costs more
+            if level < needed:
+                ends_at = at + (needed - level) / self.rate
+                if ends_at > used_at + self.max_idle_time:
+                    ends_at = used_at + self.max_idle_time
+                if now < ends_at:
+                    self.ends_at = ends_at
+                    return STOP if by is None else (self.name, key)
+        if now > at:
+            level += (now - at) * self.rate
+            at = now
+        if level > burst or used_at + self.max_idle_time <= now:
+            level = burst
+        bucket[0], bucket[1], bucket[2] = level - cost, at, now
         if by is not None:
+            del self._buckets[key]  # put back last: the dict is in order of use
+            self._buckets[key] = bucket
+            self._drop_idle(now)
+        return None
+
+    def _admit_slowly(self, key: Hashable, cost: float, now: float) -> Hashable | None:
+        if cost > self.burst and self.oversize == "refuse":
+            return NEVER
+        self.ends_at = self._possible_at(key, cost, now)
+        if self.ends_at > now:
+            return self._scope(key)
+        self._draw(key, cost, now)
+        if self._by is not None:
             self._drop_idle(now)
         return None
 

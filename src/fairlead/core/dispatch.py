@@ -6,17 +6,18 @@ due, start as many as possible, expire what waited or held too long, until nothi
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from fairlead.core.capacity import FULL, NEVER, STOP
 from fairlead.core.deadlines import Deadlines
 from fairlead.core.eviction import Evictions
+from fairlead.core.failing import Failing
 from fairlead.core.part import claim
-from fairlead.core.policy import Policy, title
+from fairlead.core.policy import Policy
 from fairlead.core.preemption import Preempting
 from fairlead.core.scopes import Scopes
 from fairlead.core.ticket import EVICTED, EXPIRED, REFUSED, RUNNING, WAITING, Outcome
-from fairlead.errors import FairleadError, PolicyError
+from fairlead.errors import FairleadError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -28,8 +29,21 @@ if TYPE_CHECKING:
 GONE = object()
 
 
-class Dispatcher(Preempting):
+def _nothing_is_drawn(gate: Dispatcher, ticket: Ticket, now: float) -> bool:
+    return False
+
+
+class Dispatcher(Preempting, Failing):
     """The state of a gate and the moves of its tickets; `Gate` adds the verbs."""
+
+    if TYPE_CHECKING:
+
+        def draw(self, ticket: Ticket, now: float) -> bool: ...
+
+    def __init_subclass__(cls) -> None:
+        # Who follows what is offered and finished is to see all of it: nothing is drawn there, unless it says how.
+        if "draw" not in cls.__dict__ and not {"offer", "finish"}.isdisjoint(cls.__dict__):
+            cls.draw = _nothing_is_drawn  # type: ignore[assignment]
 
     def __init__(self, policy: Policy, capacity: Capacity, *, reserve_after: float = inf) -> None:
         claim(policy, capacity)
@@ -168,21 +182,7 @@ class Dispatcher(Preempting):
         if not (recent and any(ticket is told for told in reversed(changed))):
             changed.append(ticket)
 
-    def _tell_later(self, changed: list[Ticket]) -> None:
-        """The verb fails: what it has changed by now is told by the next one, which `due` sends to `_arrive`."""
-        self._untold, self._failed = changed, None
-        self.due = -inf
-
     # Waiting
-
-    def _blame(
-        self, deed: str, ticket: Ticket, error: Exception, changed: list[Ticket]
-    ) -> NoReturn:
-        """The policy could not do its deed, and the verb fails: raise what says so."""
-        self._tell_later(changed)
-        if isinstance(error, FairleadError):
-            raise error
-        raise PolicyError(f"{title(self.policy)} could not {deed} {ticket!r}: {error!r}") from error
 
     def _turn_away(self, tickets: list[Ticket], now: float, changed: list[Ticket]) -> None:
         """Of those enlisted, the last beyond a limit are refused."""
@@ -195,12 +195,6 @@ class Dispatcher(Preempting):
                     changed.append(ticket)
         self._settle(now, changed)
 
-    def _skips(self, ticket: Ticket) -> bool:
-        try:
-            return self.policy.skips(ticket)
-        except Exception:
-            return False  # `push` will say what is wrong with it
-
     def _drop(self, ticket: Ticket, state: State, now: float) -> None:
         if ticket in self._claims:
             del self._claims[ticket]
@@ -211,24 +205,6 @@ class Dispatcher(Preempting):
             self._full = False  # it may be the one who was refused, before or after it had a claim
         ticket.state = state
         self._stopped_waiting(ticket, now)
-
-    def _retract(self, ticket: Ticket, now: float, error: Exception) -> None:
-        """The policy failed while its ticket was offered: take the ticket out again."""
-        if ticket.state is WAITING:
-            self._drop(ticket, REFUSED, now)
-        elif ticket in self.holders:
-            del self.holders[ticket]
-            self._release(ticket, now, Outcome.LOST, None)
-            ticket.state = REFUSED
-        ticket.reason = str(error)
-        if ticket in self._untold:
-            self._untold.remove(ticket)
-
-    def _recant(self, tickets: list[Ticket], now: float, error: Exception) -> None:
-        """The same for all that were offered at once."""
-        for ticket in tickets:
-            self._retract(ticket, now, error)
-            ticket.state = REFUSED
 
     def _stopped_waiting(self, ticket: Ticket, now: float) -> None:
         """A ticket starts or leaves: the scopes it closed, if any, may be asked for by the next."""
@@ -351,24 +327,6 @@ class Dispatcher(Preempting):
         elif self._lasts and self.policy.steady:
             self._full = True
         return refusal
-
-    def _misled(
-        self, picked: Exception | Ticket | None, now: float, changed: list[Ticket]
-    ) -> NoReturn:
-        """The policy failed, maybe after room was taken: that is given back, so that its error costs nobody a slot."""
-        wrong = f"returned {picked!r} though {self._admitted or 'nobody'} was admitted"
-        for ticket in self._admitted:
-            if ticket.state is WAITING and self._counted is None:  # else counted after the pick
-                self._full = False
-                self.capacity.give(ticket, now)
-                self.capacity.refund(ticket, ticket.cost, now)
-        self._admitted.clear()
-        self._tell_later(changed)
-        if isinstance(picked, FairleadError):
-            raise picked
-        if isinstance(picked, Exception):
-            raise PolicyError(f"{title(self.policy)} raised {picked!r} in pick") from picked
-        raise PolicyError(f"{title(self.policy)} {wrong}")
 
     def _watch(self, ticket: Ticket) -> None:
         """A ticket that has just started may be evicted, or holds its room only for a time."""

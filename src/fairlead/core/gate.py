@@ -179,8 +179,8 @@ class Gate(Dispatcher):
     def draw(self, ticket: Ticket, now: float) -> bool:
         """Start a ticket that holds nothing, and need not be finished; False: nothing has changed, offer it.
 
-        To all others this is an offer that starts at once, and its finish.  False where a capacity wants anything back
-        or the policy a say, where anybody waits or anything is due, and for who would have to wait or be refused.
+        To all others this is an offer that starts at once, and its finish; it comes now, whatever it says of that.
+        False where a capacity wants anything back or the policy a say, and where anybody would wait or be refused.
         """
         if self.waiting or not (self._draws and self.now <= now < self.due):
             return False

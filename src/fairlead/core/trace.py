@@ -68,9 +68,6 @@ class Recorder(Gate):
         self.entries.append(("offer", now, *self._described(ticket)))
         return super().offer(ticket, now)
 
-    def draw(self, ticket: Ticket, now: float) -> bool:
-        return False  # a record tells how long each ran
-
     def enlist(self, tickets: Iterable[Ticket], now: float) -> Sequence[Ticket]:
         tickets = list(tickets)
         self.entries.append(("enlist", now, [self._described(ticket) for ticket in tickets]))

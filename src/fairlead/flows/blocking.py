@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from fairlead.core.ticket import DONE, NEW, WAITING
 from fairlead.errors import Misuse
@@ -18,7 +18,6 @@ from fairlead.runtime import ThreadGate, plain_gates
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from concurrent.futures import Future
-    from contextlib import AbstractContextManager
 
     from fairlead.core.ticket import Ticket
     from fairlead.flows.flow import Status
@@ -38,20 +37,18 @@ class BlockingFlow(Flow):
         """Ask for tokens, and wait for them as long as it may."""
         point = self.point
         drawn = None if point is None else point.drawing
-        if point is not None and drawn is not None and point.runtime.entered:
+        if point is not None and drawn is not None:
             runtime = point.runtime
-            runtime.lock.acquire()  # as `with` does, for half of what that costs
-            try:
-                if drawn is point.drawing and self.state is NEW:  # else a reload came before
-                    self.workload, self.cost = drawn.workload, drawn.cost
-                    if point.gate.draw(self, runtime.clock()):
-                        drawn.flows[self] = None
-                        drawn.started += 1
-                        self.drawn = drawn.flows
-                        self.accepted = True
-                        return self
-            finally:
-                runtime.lock.release()
+            if runtime.entered:
+                with runtime.lock:
+                    if drawn is point.drawing and self.state is NEW:  # else a reload came before
+                        self.workload, self.cost = drawn.workload, drawn.cost
+                        if point.gate.draw(self, runtime.clock()):
+                            self.drawn = flows = drawn.flows
+                            flows[self] = None
+                            drawn.started += 1
+                            self.accepted = True
+                            return self
         return self._ask()
 
     def _ask(self) -> Self:
@@ -241,11 +238,6 @@ class SyncFlowScheduler(BlockingDecorating, Points):
     def _unshare(self, lease: Lease) -> None:
         if self.ledger is not None and self._loop is not None and not self._closed.is_set():
             asyncio.run_coroutine_threadsafe(self.ledger.remove(lease), self._loop)
-
-    def guard(self, point: Point) -> AbstractContextManager[Any]:
-        """Keep other threads from a point's gate meanwhile."""
-        lock: AbstractContextManager[Any] = point.runtime.lock
-        return lock
 
     def close(self) -> None:
         """Stop looking after the points, and leave the ledger; flows go on being decided."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from fairlead.core import Change, Gate
@@ -49,11 +48,12 @@ class Ending:
         self.heir: Ending | None = None  # the point that has taken its place
         self._costs = None
         self._finished: deque[tuple[float, float]] = deque(maxlen=64)  # when, and how many tokens
+        self._paced = 0  # of the flows that were drawn, those among them
 
     def continue_from(self, former: Ending) -> None:
         """Go on counting where the point before this one has stopped."""
         former.heir = self
-        self._counts, self.drawn = former.counts, former.drawn
+        self._counts, self.drawn, self._paced = former.counts, former.drawn, former._paced
         if self.drawing is not None:
             self.draw_from_now(self.drawing.workload, self.drawing.cost)
 
@@ -75,7 +75,7 @@ class Ending:
         return self._counts
 
     def rate(self, now: float) -> float | None:
-        """Tell how many tokens a second came back of late; None if that is not known, or not what one waits for."""
+        """Tell how many tokens a second were done with of late; None if that is not known."""
         finished = self._finished
         while finished and now - finished[0][0] > RECENT:
             finished.popleft()
@@ -100,8 +100,7 @@ class Ending:
         if changed or gate.due < runtime.timer_at:
             runtime.after(changed)
         now = gate.now  # its end
-        if not self.capacity.spends:
-            self._finished.append((now, flow.cost))
+        self._finished.append((now, flow.cost))
         counts = self._counts
         counts.ended_flows += 1
         if outcome is FAILED:
@@ -118,7 +117,7 @@ class Ending:
     def _end_drawn(self, flow: Flow, outcome: Outcome, tokens: float | None) -> bool:
         in_time = flow.end_drawn()
         if not in_time:
-            if flow.ended:  # by another thread
+            if flow.state is not EXPIRED:  # another thread has just ended it
                 return False
             flow.ended = True
             self._counts.ended_flows += 1
@@ -131,8 +130,7 @@ class Ending:
 
     def _settle(self, flow: Flow, tokens: float, now: float) -> None:
         """Correct what a quota charged a flow that no gate knows any more; a reload may have moved the quota."""
-        lock = getattr(self.runtime, "lock", None)  # only what threads share has one
-        with lock or nullcontext():
+        with self.runtime.lock:
             if self.heir is not None:
                 self.heir._settle(flow, tokens, now)
                 return
@@ -157,6 +155,13 @@ class Ending:
             limit = self.learner.sample(latency, busy, now, dropped=outcome is FAILED)
             if limit != before:
                 self.runtime.adjust(Change(CONCURRENCY, "resize", (limit,)))
+
+    def pace(self, now: float) -> None:
+        """Note how many flows were drawn since this was last done, for how fast things go."""
+        started = self.drawn.started
+        if started > self._paced:
+            self._finished.append((now, (started - self._paced) * self.drawn.cost))
+        self._paced = started
 
     def forget_unended(self, now: float) -> None:
         """End flows that nobody ended, so that they are not remembered for ever."""

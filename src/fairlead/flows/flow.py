@@ -51,7 +51,8 @@ class Flow(LeanTicket):
     """What `flow()` and `start_flow()` give: whether to run, and if not, why and for how long not.
 
     What is read of every flow has a slot, for that is the fastest there is (benchmarks/flows.py).  The rest has one
-    value for most flows, which stands here and not in each of them.
+    value for most flows, which stands here and not in each of them.  What only a gate reads of a ticket is unset until
+    the flow is offered, and stays so if it is drawn (see `line_up`).
     """
 
     __slots__ = (

@@ -6,6 +6,7 @@ It knows neither loop nor thread: `runtime` is whichever of the two twins carrie
 from __future__ import annotations
 
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from fairlead.capacities import LeasedSlots
@@ -59,7 +60,9 @@ class Point(Ending):
         super().__init__()
         self.queued = 0.0  # tokens that wait
         self.leavers = Leavers()
-        self.admitted = 0.0  # tokens ever admitted
+        self.admitted = (
+            0.0  # tokens admitted, all told, but for flows that were drawn: then nobody waits
+        )
         self._zero = isinstance(self.policy, Classes)
         self._alike: tuple[Any, float] | None
         self._follow(settings)
@@ -83,7 +86,7 @@ class Point(Ending):
         if fixed is not None and not varied and fixed.queue_timeout is None and fixed.workload[1]:
             self._alike = (fixed.workload, fixed.tokens)
         self.drawing = None
-        if self._alike is not None and self.capacity.spends and not self._learns:
+        if self._alike is not None and self.capacity.spends:
             self.draw_from_now(*self._alike)
 
     def _estimate(self, workload: str) -> float | None:
@@ -106,19 +109,22 @@ class Point(Ending):
         before = self.resolver
         self._follow(settings)
         self.resolver.count_on_from(before)
+        if self.drawing is None:
+            self.gate.adopt(self._drawn_before(), now)
         return True
 
     def join(self, ledger: Ledger, former: Point | None = None, now: float = 0.0) -> None:
         """Keep the limits in common with other processes, as the former point did."""
-        lock = getattr(self.runtime, "lock", None)  # only what threads share has one
         before = None if former is None else former.parts
-        self.parts.join(ledger, self.name, self._adjust, lock, before, now)
+        self.parts.join(ledger, self.name, self._adjust, self.runtime.lock, before, now)
 
     def succeed(self, former: Point, now: float) -> None:
         """Take the place of a point that could not be retuned, with those who hold its tokens and what was counted."""
         self.continue_from(former)
         self.resolver.count_on_from(former.resolver)
         holders: list[Any] = former.gate.surrender()
+        if self.drawing is None:
+            holders = sorted([*holders, *self._drawn_before()], key=attrgetter("started_at"))
         slots = former.parts.concurrency
         for flow in holders:
             if not flow.accepted:  # it has not woken since it was granted
@@ -131,6 +137,16 @@ class Point(Ending):
         self.load, self.learner = self.parts.load, self.parts.learner
         if self._costs is not None:
             self._costs = former._costs or self._costs
+
+    def _drawn_before(self) -> list[Flow]:
+        """Make tickets that run of the flows that were drawn: from here on they are held."""
+        moved = self.drawn.move()
+        for flow in moved:
+            arrived_at, started_at = flow.arrived_at, flow.started_at
+            flow.line_up()
+            flow.arrived_at, flow.started_at = arrived_at, started_at
+            flow.drawn = None
+        return moved
 
     def receive(self, flow: Flow) -> None:
         """Let a flow go on here that waited at the point before this one."""
@@ -150,6 +166,7 @@ class Point(Ending):
         if self.load is not None:
             for change in self.load.step(now):
                 self.runtime.adjust(change)
+        self.pace(now)
         self.forget_unended(now)
 
     # Asking

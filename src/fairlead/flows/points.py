@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from contextlib import nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Self
 
@@ -145,7 +144,7 @@ class Points:
                 waiters = self._take_out(point)  # it may let somebody start, who then holds tokens
                 # Under its lock too: who ends meanwhile belongs to it before its gate holds them.
                 with self.guard(successor):
-                    if waiters or point.gate.active:
+                    if waiters or point.in_flight:
                         successor.runtime.enter("retune")
                     successor.succeed(point, now)
                     if self.ledger is not None:
@@ -160,8 +159,9 @@ class Points:
             self._retire(point)
 
     def guard(self, point: Point) -> AbstractContextManager[Any]:
-        """Keep others from a point's gate meanwhile; on a loop nobody else is there."""
-        return nullcontext()
+        """Keep other threads from a point's gate meanwhile."""
+        lock: AbstractContextManager[Any] = point.runtime.lock
+        return lock
 
     def _take_out(self, point: Point) -> list[Flow]:
         """Retire a point; return those who wait there, in the order they came."""

@@ -97,9 +97,6 @@ class WatchedGate(Gate):
         self.channel = channel
         channel.gate = self
 
-    def draw(self, ticket: Ticket, now: float) -> bool:
-        return False  # it is to be seen as long as it runs
-
     def offer(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
         changed = super().offer(ticket, now)
         self.channel.note((ticket, *changed), self.now)

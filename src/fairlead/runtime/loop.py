@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import types
+from contextlib import nullcontext
 from math import inf
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from fairlead.errors import Misuse, PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from fairlead.core.gate import Change, Gate
 
@@ -58,6 +60,8 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 class LoopGate:
     """A gate that belongs to one event loop, the first that uses it."""
+
+    lock: AbstractContextManager[Any] = nullcontext()  # nobody else is there
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate

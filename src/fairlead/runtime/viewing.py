@@ -68,9 +68,6 @@ class GateView(Gate):
     def commit(self, ticket: Ticket) -> bool:
         return self._core.commit(ticket)
 
-    def draw(self, ticket: Ticket, now: float) -> bool:
-        return False  # who follows its verbs sees all that runs
-
     def offer(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
         return self._do(self._core.offer, ticket, now)
 

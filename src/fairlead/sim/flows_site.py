@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from fairlead.sim.site import Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from fairlead.core import Change, Gate
     from fairlead.core.ticket import Ticket
@@ -44,6 +46,8 @@ class SimFlow(Flow):
 
 class VirtualRuntime:
     """What a point asks of a runtime, on virtual time; `told` are those whom its verbs have changed."""
+
+    lock: AbstractContextManager[None] = nullcontext()
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
