@@ -43,13 +43,13 @@ MOVED: dict[str, dict[str, Any]] = {
 
 def are_counted() -> None:
     async def main() -> None:
-        flows = scheduler(**QUOTA, scheduler={"default_workload": {"tokens": 3}})
+        flows = scheduler(**QUOTA)
         await (await flows.start_flow("p")).__aexit__(None, None, None)  # enters the loop
         for number in range(5):
             async with flows.flow("p") as flow:
                 assert flow.should_run()
                 assert flow.drawn is not None
-                assert (flow.tokens, flow.workload) == (3, ("default", 1.0))
+                assert (flow.tokens, flow.workload) == (1, ("default", 1.0))
                 assert point_of(flows).in_flight == 1
                 assert not point_of(flows).gate.active
                 assert point_of(flows).counts.ended_flows == number + 1
@@ -60,8 +60,8 @@ def are_counted() -> None:
         counts = point_of(flows).counts
         (workload,) = counts.workloads.values()
         assert (counts.ended_flows, counts.failed_flows, counts.late_ends) == (8, 2, 0)
-        assert (workload.accepted_flows, workload.accepted_tokens) == (8, 24)
-        assert level(flows) == pytest.approx(100 - 24, abs=0.1)
+        assert (workload.accepted_flows, workload.accepted_tokens) == (8, 8)
+        assert level(flows) == pytest.approx(92, abs=0.1)
         balanced(flows)
 
     run(main())

@@ -41,14 +41,13 @@ class BlockingFlow(Flow):
             runtime = point.runtime
             if runtime.entered:
                 with runtime.lock:
-                    if drawn is point.drawing and self.state is NEW:  # else a reload came before
-                        self.workload, self.cost = drawn.workload, drawn.cost
-                        if point.gate.draw(self, runtime.clock()):
-                            self.drawn = flows = drawn.flows
-                            flows[self] = None
-                            drawn.started += 1
-                            self.accepted = True
-                            return self
+                    # Else a reload came before, or it has to wait.
+                    if drawn is point.drawing and point.gate.draw(self, runtime.clock()):
+                        self.drawn = flows = drawn.flows
+                        flows[self] = None
+                        drawn.started += 1
+                        self.accepted = True
+                        return self
         return self._ask()
 
     def _ask(self) -> Self:

@@ -7,6 +7,7 @@ from threading import RLock
 from typing import TYPE_CHECKING
 
 from fairlead.core.ticket import DONE, EXPIRED
+from fairlead.flows.flow import DEFAULT
 
 if TYPE_CHECKING:
     from fairlead.flows.counts import Counts
@@ -16,18 +17,17 @@ if TYPE_CHECKING:
 class Drawn:
     """The flows that run of those drawn at a control point, in the order they started, and how many there were.
 
+    All are of the default workload and cost one token, which is what a flow is made with.
     Who takes a flow out of `flows` may end, forget or move it: that is one step, and only one thread succeeds in it.
     """
 
-    __slots__ = ("_lock", "_telling", "cost", "flows", "left", "started", "told", "workload")
+    __slots__ = ("_lock", "_telling", "flows", "left", "started", "told")
 
     def __init__(self) -> None:
         self.flows: dict[Flow, None] = {}
         self.started = 0
         self.left = 0  # that neither run here nor have ended
         self.told = 0, 0  # how many had started and ended when the counts were last told
-        self.workload = ("", 1.0)  # of each that starts now
-        self.cost = 1.0
         self._lock = RLock()
         self._telling = False
 
@@ -44,9 +44,9 @@ class Drawn:
                 )  # first: who starts from here on has not ended
                 ended = max(started - self.left - len(self.flows), told[1])
                 if started > told[0]:
-                    workload = counts.of(self.workload)
+                    workload = counts.of(DEFAULT)
                     workload.accepted_flows += started - told[0]
-                    workload.accepted_tokens += (started - told[0]) * self.cost
+                    workload.accepted_tokens += started - told[0]
                 counts.ended_flows += ended - told[1]
                 self.told = started, ended
             finally:

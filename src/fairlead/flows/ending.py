@@ -55,13 +55,7 @@ class Ending:
         former.heir = self
         self._counts, self.drawn, self._paced = former.counts, former.drawn, former._paced
         if self.drawing is not None:
-            self.draw_from_now(self.drawing.workload, self.drawing.cost)
-
-    def draw_from_now(self, workload: tuple[str, float], cost: float) -> None:
-        """Let flows be drawn: each is of this workload, and costs that."""
-        self.drawn.tell(self._counts)
-        self.drawn.workload, self.drawn.cost = workload, cost
-        self.drawing = self.drawn
+            self.drawing = self.drawn
 
     @property
     def in_flight(self) -> int:
@@ -160,7 +154,7 @@ class Ending:
         """Note how many flows were drawn since this was last done, for how fast things go."""
         started = self.drawn.started
         if started > self._paced:
-            self._finished.append((now, (started - self._paced) * self.drawn.cost))
+            self._finished.append((now, started - self._paced))
         self._paced = started
 
     def forget_unended(self, now: float) -> None:

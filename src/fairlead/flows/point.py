@@ -14,6 +14,7 @@ from fairlead.core import Gate
 from fairlead.core.capacity import NEVER
 from fairlead.core.ticket import EXPIRED, REFUSED, RUNNING, UNSET, WAITING, WITHDRAWN, Outcome
 from fairlead.flows.ending import Ending
+from fairlead.flows.flow import DEFAULT
 from fairlead.flows.leavers import Leavers
 from fairlead.flows.order import beyond_limit, order_of, policy_of
 from fairlead.flows.parts import RETRY, Parts
@@ -85,9 +86,8 @@ class Point(Ending):
         fixed, varied = self.resolver.fixed, scheduler.workloads or self._fair or self.load
         if fixed is not None and not varied and fixed.queue_timeout is None and fixed.workload[1]:
             self._alike = (fixed.workload, fixed.tokens)
-        self.drawing = None
-        if self._alike is not None and self.capacity.spends:
-            self.draw_from_now(*self._alike)
+        plain = self._alike == (DEFAULT, 1.0) and self.capacity.spends
+        self.drawing = self.drawn if plain else None
 
     def _estimate(self, workload: str) -> float | None:
         mean = self._costs.get(workload) if self._costs is not None else None

@@ -37,8 +37,7 @@ class AsyncFlow(Flow):
         """Ask for tokens, and wait for them as long as it may."""
         point = self.point
         drawn = None if point is None else point.drawing
-        if point is not None and drawn is not None and self.state is NEW:
-            self.workload, self.cost = drawn.workload, drawn.cost
+        if point is not None and drawn is not None:
             runtime = point.runtime
             if (
                 get_ident() == runtime.thread
