@@ -61,6 +61,7 @@ class BlockingFlow(Flow):
             runtime = point.runtime
             if not runtime.entered:
                 runtime.enter("flow")
+                self.scheduler.start()
             with runtime.lock:
                 if point.retired:  # since the flow was made
                     self.point = point = self.scheduler.points.get(self.control_point)
@@ -257,8 +258,6 @@ class SyncFlowScheduler(BlockingDecorating, Points):
         flow = BlockingFlow(control_point, labels, self, self.points.get(control_point))
         if timeout is not None or flow.point is None:
             self.place(flow, timeout)
-        if self._ticker is None:
-            self.start()
         return flow
 
     def start_flow(
