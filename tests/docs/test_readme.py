@@ -27,14 +27,14 @@ def test_figures_are_those_of_the_page(door: str):
 
 
 QUOTED = [
-    ("docs/migrating/celery.md", "35,985", "docs/jobs.md"),
-    ("docs/migrating/procrastinate.md", "42.4", "docs/jobs.md"),
+    ("docs/migrating/celery.md", "45,529", "docs/jobs.md"),
+    ("docs/migrating/procrastinate.md", "42.6", "docs/jobs.md"),
     ("docs/migrating/semaphore.md", "1.2 µs", "README.md"),
-    ("docs/migrating/slowapi.md", "8.63 µs", "docs/gateway.md"),
-    ("docs/migrating/slowapi.md", "33.5", "docs/gateway.md"),
-    ("docs/running/redis.md", "359,604", "docs/flows.md"),
-    ("docs/running/redis.md", "21.5", "docs/flows.md"),
-    ("docs/running/redis.md", "0.34 %", "docs/flows.md"),
+    ("docs/migrating/slowapi.md", "7.59 µs", "docs/gateway.md"),
+    ("docs/migrating/slowapi.md", "29.6", "docs/gateway.md"),
+    ("docs/running/redis.md", "512,458", "docs/flows.md"),
+    ("docs/running/redis.md", "24.1", "docs/flows.md"),
+    ("docs/running/redis.md", "0.32 %", "docs/flows.md"),
 ]
 
 
