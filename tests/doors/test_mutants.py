@@ -11,7 +11,6 @@ import pytest
 
 from fairlead import Aging, Dag, QueueFull, Scheduler
 from fairlead.core import Gate, Outcome
-from fairlead.policies.fifo import Queue
 from fairlead.testing import run_virtual
 from tests.doors import test_aging_door, test_cancellation, test_dag, test_shutdown, test_submit
 
@@ -103,11 +102,11 @@ def test_barging(monkeypatch):
 def test_equals_out_of_order(monkeypatch):
     """The newest of one priority first."""
 
-    def at_the_front(self, ticket, name):
-        self._insert(ticket, name, None)
+    def at_the_front(self, ticket, now):
+        self._insert(ticket, ticket.priority, None)
         ticket.place.entries.rotate(1)
 
-    monkeypatch.setattr(Queue, "_append", at_the_front)
+    monkeypatch.setattr(Aging, "push", at_the_front)
     with pytest.raises(CAUGHT):
         test_submit.test_equal_priorities_run_in_submission_order()
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fairlead.policies import FIFO, FairQueue
 from fairlead.policies.flow import Flow
+
+if TYPE_CHECKING:
+    from fairlead.core import Ticket
+    from fairlead.core.policy import Admit
 
 
 class StartTagClock(FairQueue):
@@ -31,6 +37,14 @@ class SmallestFinish(Unclamped):
     def _first(self) -> Flow | None:
         flows = [flow for flow in self._flows.values() if flow.entry is not None]
         return min(self._eligible(flows), key=self._finish) if flows else None
+
+    def pick(self, admit: Admit, now: float) -> Ticket | None:
+        flow = self._first()
+        ticket = None if flow is None else flow.queue.pick(admit, now)
+        if flow is not None and ticket is not None:
+            self._size -= 1
+            self._serve(flow, ticket.cost, now)
+        return ticket
 
     def _finish(self, flow: Flow) -> tuple[float, int]:
         head = flow.queue.head(0.0)

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.capacities import InFlight, Slots
 from fairlead.core import Capacity, Gate, State, Ticket
-from fairlead.core.lanes import Lane, Order
+from fairlead.core.lanes import Lane
 from fairlead.policies import Aging
 from fairlead.policies.aging import Rising
 
@@ -79,7 +79,7 @@ def test_every_start_is_the_one_brute_force_would_choose(capacity: Callable[[], 
 class OffByOne(Aging):
     """Ages by one point too many."""
 
-    def _new_order(self) -> Order:
+    def _new_order(self) -> Rising:
         return Rising(self.rate + 1, self.ceiling)
 
 
@@ -96,14 +96,14 @@ class LateCeiling(Rising):
 
 
 class JustBelow(Aging):
-    def _new_order(self) -> Order:
+    def _new_order(self) -> Rising:
         return LateCeiling(self.rate, self.ceiling)
 
 
 class NoCeiling(Aging):
     """Forgets that arrival decides at the ceiling: the priority keeps growing."""
 
-    def _new_order(self) -> Order:
+    def _new_order(self) -> Rising:
         return Rising(self.rate, float("inf"))
 
 
@@ -167,7 +167,7 @@ class Counting(Rising):
 
 
 class CountedAging(Aging):
-    def _new_order(self) -> Order:
+    def _new_order(self) -> Rising:
         return Counting(self.rate, self.ceiling)
 
 

@@ -16,7 +16,14 @@ from fairlead.core.part import claim
 from fairlead.core.policy import Policy
 from fairlead.core.preemption import Preempting
 from fairlead.core.scopes import Scopes
-from fairlead.core.ticket import EVICTED, EXPIRED, REFUSED, RUNNING, WAITING, Outcome
+from fairlead.core.ticket import (
+    EVICTED,
+    EXPIRED,
+    REFUSED,
+    RUNNING,
+    WAITING,
+    Outcome,
+)
 from fairlead.errors import FairleadError
 
 if TYPE_CHECKING:
@@ -29,21 +36,8 @@ if TYPE_CHECKING:
 GONE = object()
 
 
-def _nothing_is_drawn(gate: Dispatcher, ticket: Ticket, now: float) -> bool:
-    return False
-
-
 class Dispatcher(Preempting, Failing):
     """The state of a gate and the moves of its tickets; `Gate` adds the verbs."""
-
-    if TYPE_CHECKING:
-
-        def draw(self, ticket: Ticket, now: float) -> bool: ...
-
-    def __init_subclass__(cls) -> None:
-        # Who follows what is offered and finished is to see all of it: nothing is drawn there, unless it says how.
-        if "draw" not in cls.__dict__ and not {"offer", "finish"}.isdisjoint(cls.__dict__):
-            cls.draw = _nothing_is_drawn  # type: ignore[assignment]
 
     def __init__(self, policy: Policy, capacity: Capacity, *, reserve_after: float = inf) -> None:
         claim(policy, capacity)
@@ -263,39 +257,6 @@ class Dispatcher(Preempting, Failing):
             changed.append(ticket)
             if capacity.opened:
                 self._scopes.see_opened(now)
-
-    def _hand_over(self, now: float, changed: list[Ticket]) -> bool:
-        """Let the one slot that comes free go to the next as it is; False: it is to be given back first.
-
-        All slots are in use, and nothing is due.  What follows is one turn of `_dispatch`: benchmarks/tasks.py.
-        """
-        if self._hunting or self._claims:
-            return False
-        admitted = self._admitted
-        ticket: Any
-        try:
-            ticket = self.policy.pick(self._asker, now)
-        except Exception as error:
-            ticket = error
-        if len(admitted) != 1 or admitted[0] is not ticket:
-            if ticket is None and not admitted:
-                return False  # all are withheld
-            self._counted.used -= 1
-            self._full = False
-            self._misled(ticket, now, changed)
-        admitted.clear()
-        ticket.state = RUNNING
-        ticket.started_at = now
-        self.holders[ticket] = False
-        changed.append(ticket)
-        if self._notes:
-            self._stopped_waiting(ticket, now)
-        else:
-            self.waiting -= 1
-        if ticket.evictable or ticket.hold_until < inf:
-            self._watch(ticket)
-            self._settle(now, changed)
-        return True
 
     def _admit(self, ticket: Ticket) -> Hashable | None:
         """Ask for room on behalf of a candidate; None means taken."""

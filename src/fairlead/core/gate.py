@@ -22,9 +22,11 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.core.capacity import Capacity
-from fairlead.core.dispatch import GONE, Dispatcher
+from fairlead.core.dispatch import GONE
 from fairlead.core.explain import Explanation, explain
 from fairlead.core.policy import Policy
+from fairlead.core.shortcuts import DECLINED, Shortcuts
+from fairlead.core.telling import Telling
 from fairlead.core.ticket import (
     DONE,
     EVICTED,
@@ -40,10 +42,12 @@ from fairlead.core.ticket import (
 from fairlead.errors import ConfigError, FairleadError, Misuse
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 OK = Outcome.OK
+# Also where a subclass declines them: it is offer and finish themselves that go on by them.
+line_up, relay = Shortcuts.line_up, Shortcuts.relay
 
 
 class Change(NamedTuple):
@@ -54,7 +58,7 @@ class Change(NamedTuple):
     args: tuple[Any, ...] = ()
 
 
-class Gate(Dispatcher):
+class Gate(Telling, Shortcuts):
     """Join a policy and a capacity.
 
     >>> from fairlead.policies import FIFO
@@ -68,27 +72,11 @@ class Gate(Dispatcher):
     [<Ticket second running>]
     """
 
-    @property
-    def active(self) -> int:
-        """The number of tickets that hold room."""
-        return len(self.holders)
-
-    def closed_to(self, ticket: Ticket) -> Hashable | None:
-        """Tell the first of a ticket's scopes that is closed for another one, which ranks earlier."""
-        closed = self._scopes.closed
-        return next((one for one in ticket.scopes if closed.get(one, ticket) is not ticket), None)
-
-    def closed_by(self, scope: Hashable) -> Ticket | None:
-        """Tell which waiting ticket a scope was closed for."""
-        return self._scopes.closed.get(scope)
-
-    def claimed(self, ticket: Ticket) -> bool:
-        """Tell whether another ticket was evicted for this one, which waits for its room."""
-        return ticket in self._claims
-
-    def waiters(self) -> list[Ticket]:
-        """All tickets that wait: claims, then what the policy holds."""
-        return [*self._claims, *self.policy]
+    def __init_subclass__(cls) -> None:
+        if not {"offer", "finish"}.isdisjoint(cls.__dict__):
+            for name, declined in DECLINED.items():
+                if name not in cls.__dict__:
+                    setattr(cls, name, declined)
 
     # The verbs
 
@@ -96,7 +84,12 @@ class Gate(Dispatcher):
         """Ask for a turn; the answer is `ticket.state`.  If this raises, the ticket waits nowhere and holds nothing."""
         if ticket.state is not NEW:
             raise Misuse(f"{ticket!r} was offered before; make a new ticket for each turn")
-        if self._plain and not self._full and not self.waiting and self.now <= now < self.due:
+        if self._full:
+            if self._counted is not None and line_up(self, ticket, now):
+                if now < self.due:
+                    return []
+                return [other for other in self.advance(now) if other is not ticket]
+        elif self._plain and not self.waiting and self.now <= now < self.due:
             # Nobody waits, nothing is due, room is a number: all that follows, for this case (benchmarks/tasks.py).
             used, total = self._counted.used + 1, self._counted.total
             if used <= total and not ticket.evictable and ticket.hold_until == inf:
@@ -176,23 +169,6 @@ class Gate(Dispatcher):
             changed.remove(ticket)
         return changed
 
-    def draw(self, ticket: Ticket, now: float) -> bool:
-        """Start a ticket that holds nothing, and need not be finished; False: nothing has changed, offer it.
-
-        To all others this is an offer that starts at once, and its finish; it comes now, whatever it says of that.
-        False where a capacity wants anything back or the policy a say, and where anybody would wait or be refused.
-        """
-        if self.waiting or not (self._draws and self.now <= now < self.due):
-            return False
-        capacity = self.capacity
-        if ticket.state is not NEW or capacity.admit(ticket, now) is not None:
-            return False
-        if capacity.opened:
-            capacity.opened.clear()  # nobody waits for it
-        self.now = ticket.arrived_at = ticket.started_at = now
-        ticket.state = RUNNING
-        return True
-
     def enlist(self, tickets: Iterable[Ticket], now: float) -> Sequence[Ticket]:
         """Ask for a turn for many at once: all wait, then the best start.  Its own tickets are told with the others.
 
@@ -257,7 +233,15 @@ class Gate(Dispatcher):
         """End a ticket's work: its room is given back.  A second finish is counted and frees nothing."""
         if spent is not None and not 0 <= spent < inf:
             raise Misuse(f"{ticket!r} cannot have spent {spent!r}; give a finite number, 0 or more")
-        changed: list[Ticket] = []
+        counted = self._counted
+        if counted is not None and self._full and self.waiting and outcome is OK and spent is None:
+            following = relay(self, ticket, now)
+            if following is not None:
+                changed = [following]
+                if self.due <= now:
+                    self._settle(now, changed)  # a hold may be over when it begins
+                return changed
+        changed = []
         if self.now <= now < self.due:
             self.now = now
         else:
@@ -269,7 +253,6 @@ class Gate(Dispatcher):
             if self.due <= now:
                 self._settle(now, changed)
             return changed
-        counted = self._counted
         if watched or outcome is not OK or spent is not None:
             self._release(ticket, now, outcome, spent)
         elif counted is None:
@@ -277,12 +260,6 @@ class Gate(Dispatcher):
             if not self._lasts or self.capacity.opened:
                 self._full = False
         else:
-            ticket.state = DONE
-            handed = (
-                self._full and self.waiting and counted.used == counted.total and now < self.due
-            )
-            if handed and self._hand_over(now, changed):
-                return changed
             counted.used -= 1
             self._full = False
         if ticket.state is RUNNING:

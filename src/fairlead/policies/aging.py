@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Self
 
 from fairlead.core.checks import is_number
 from fairlead.core.lanes import Lane, Order
+from fairlead.core.policy import Policy
 from fairlead.errors import ConfigError
-from fairlead.policies.fifo import Queue
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from fairlead.core.policy import Admit
     from fairlead.core.ticket import Ticket
 
 STEP = 10  # one promotion, in points of priority
@@ -31,20 +34,21 @@ SLACK = 1e-5  # points of priority; more than what the grain rounds away
 class Rising(Order):
     """Lanes of one priority each, by effective priority."""
 
-    __slots__ = ("_before", "_capped", "_ceiling", "_first", "_lead", "_rate", "_rising")
+    __slots__ = ("_capped", "_ceiling", "_rate", "_rising", "before", "first", "until")
 
     def __init__(self, rate: float, ceiling: float) -> None:
         self._rate = rate
         self._ceiling = ceiling
         self._rising: list[tuple[float, int, Lane]] = []
         self._capped: list[tuple[int, Lane]] = []
-        # The lane found first last time.  It is first again while its head has arrived `_before` that instant, so
-        # that it ranks before all others, and less than `_lead` seconds ago, so that it is below the ceiling.
-        self._first: Lane | None = None
-        self._before = self._lead = 0.0
+        # The lane found first last time, if it has no scopes.  It is first again while its head has arrived `before`
+        # that instant, so that it ranks before all others, and `until` then: so long it and who follows are below the
+        # ceiling.
+        self.first: Lane | None = None
+        self.before = self.until = 0.0
 
     def add(self, lane: Lane) -> None:
-        self._first = None
+        self.first = None
         lane.order = self
         head = lane.head()
         constant = self._rate * head.arrived_at - head.priority + GRAIN - GRAIN
@@ -52,12 +56,6 @@ class Rising(Order):
         heappush(self._rising, entry)
 
     def best(self, now: float) -> Lane | None:
-        first = self._first
-        if first is not None and first.order is self:
-            head: Ticket = first.entries[0]
-            arrived_at: float = head.arrived_at
-            if arrived_at < self._before and now < arrived_at + self._lead and head.place is first:
-                return self._first  # as is usual while a burst drains
         rate = self._rate
         reached = rate * now - self._ceiling + GRAIN - GRAIN
         rising, capped = self._rising, self._capped
@@ -83,14 +81,13 @@ class Rising(Order):
                     heappop(rising)
                     lane.entry = arrived = (head.seq, lane)
                     heappush(capped, arrived)
-                    self._first = None  # whoever has reached the ceiling goes before it
+                    self.first = None  # whoever has reached the ceiling goes before it
                 else:
                     break
             if not capped:
                 if not rising:
                     return None
-                self._found(rising[0][2])
-                return self._first
+                return self._found(rising[0][2])
             arrived = capped[0]
             lane = arrived[1]
             if lane.entry is arrived:
@@ -99,24 +96,29 @@ class Rising(Order):
                 self.add(lane)  # the next head may still be rising
             heappop(capped)
 
-    def _found(self, first: Lane) -> None:
+    def _found(self, first: Lane) -> Lane:
         """Note for how long a lane stays first, a little less than exactly: what is closer is looked at again."""
-        self._first = first
-        rising, rate, priority = self._rising, self._rate, first.entries[0].priority
+        self.first = None if first.scoped else first
+        head: Ticket = first.entries[0]
+        rising, rate, priority = self._rising, self._rate, head.priority
         size = len(rising)  # of a heap, the second stands at 1 or 2
         second = min(rising[1][0] if size > 1 else inf, rising[2][0] if size > 2 else inf)
         behind, below = second + priority - SLACK, self._ceiling - priority - SLACK
-        self._before = behind / rate if rate else inf * behind
-        self._lead = below / rate if rate else inf * below
+        self.before = behind / rate if rate else inf * behind
+        self.until = head.arrived_at + (below / rate if rate else inf * below)
+        return first
 
 
-class Aging(Queue):
+class Aging(Policy):
     """Serve the highest effective priority; equal ones in order of arrival.
 
     >>> aging = Aging.over(30.0)
     >>> aging.rate, aging.ceiling
     (2.0, 100)
     """
+
+    _lane_type = Lane
+    _ready: Rising
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ class Aging(Queue):
         """Age as the table says at 30 s (+10 per 5 s), in proportion at any other timeout."""
         return cls(60.0 / starvation_timeout, name=name, limit=limit)
 
-    def _new_order(self) -> Order:
+    def _new_order(self) -> Rising:
         return Rising(self.rate, self.ceiling)
 
     def effective(self, ticket: Ticket, now: float) -> float:
@@ -164,9 +166,47 @@ class Aging(Queue):
                 total += steps
         return total
 
+    # Two steps of every ticket, with few calls: benchmarks/tasks.py, benchmarks/gate.py.
+
     def push(self, ticket: Ticket, now: float) -> None:
-        priority, scopes = ticket.priority, ticket.scopes
-        self._append(ticket, (priority, scopes) if scopes else priority)
+        name: Hashable = ticket.priority
+        if ticket.scopes:
+            name = name, ticket.scopes
+        try:
+            lane = self._lanes[name]
+        except KeyError:
+            self._insert(ticket, name, None)
+            return
+        ticket.place = lane
+        lane.entries.append(ticket)
+        self._size += 1
+        if lane.order is None:
+            self._ready.add(lane)
+
+    def pick(self, admit: Admit, now: float) -> Ticket | None:
+        order = self._ready
+        lane = order.first
+        ticket: Ticket
+        if (
+            lane is None
+            or lane.order is not order
+            or now >= order.until
+            or (ticket := lane.entries[0]).arrived_at >= order.before
+            or ticket.place is not lane
+        ):
+            lane = order.best(now)
+            if lane is None or lane.scoped:
+                return super().pick(admit, now)
+            ticket = lane.head()
+        if admit(ticket) is not None:
+            return None  # what refuses a ticket without scopes refuses all that follow
+        entries = lane.entries
+        entries.popleft()
+        ticket.place = None
+        self._size -= 1
+        if len(entries) == lane.dead:
+            self._drop(lane)
+        return ticket
 
     def explain(self, ticket: Ticket, now: float) -> str | None:
         return f"priority {ticket.priority} has aged to {self.effective(ticket, now):g}"

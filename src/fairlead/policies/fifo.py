@@ -15,47 +15,15 @@ if TYPE_CHECKING:
     from fairlead.core.ticket import Ticket
 
 
-class Queue(Policy):
-    """Lanes in order of arrival: what FIFO and Aging share, with few calls on the hot path (benchmarks/gate.py)."""
-
-    _lane_type = Lane
-
-    def _append(self, ticket: Ticket, name: Hashable) -> None:
-        lane = self._lanes.get(name)
-        if lane is None:
-            self._insert(ticket, name, None)
-            return
-        ticket.place = lane
-        lane.entries.append(ticket)
-        self._size += 1
-        if lane.order is None:
-            self._ready.add(lane)
-
-    def pick(self, admit: Admit, now: float) -> Ticket | None:
-        lane = self._ready.best(now)
-        if lane is None or lane.scoped:
-            return super().pick(admit, now)
-        entries = lane.entries
-        ticket: Ticket = entries[0]
-        if ticket.place is not lane:
-            ticket = lane.head()
-        if admit(ticket) is not None:
-            return None  # what refuses a ticket without scopes refuses all that follow
-        entries.popleft()
-        ticket.place = None
-        self._size -= 1
-        if len(entries) == lane.dead:
-            self._drop(lane)
-        return ticket
-
-
-class FIFO(Queue):
+class FIFO(Policy):
     """Serve in order of arrival.
 
     >>> from fairlead.core import Gate, Ticket
     >>> from fairlead.capacities import Slots
     >>> gate = Gate(FIFO(), Slots(1))
     """
+
+    _lane_type = Lane
 
     # All tickets, as long as they share their scopes and none of these has refused one.
     _lane: Lane | None = None
@@ -72,7 +40,7 @@ class FIFO(Queue):
         if lane is not None and ticket.scopes is not lane.name:
             lane = self._other_scopes(lane, ticket.scopes)
         if lane is None:
-            self._append(ticket, ticket.scopes)
+            self._insert(ticket, ticket.scopes, None)
             return self._size > 1
         ticket.place = lane
         lane.entries.append(ticket)

@@ -16,7 +16,7 @@ from fairlead.core import Capacity, Outcome, Policy, QueueLimit, State
 from fairlead.errors import ConfigError, NeverFits, QueueFull, Refused, ShuttingDown, WaitedTooLong
 from fairlead.policies import Aging, Classes
 from fairlead.policies.aging import STEP
-from fairlead.tasks.priority import TIER_OF, read_priority
+from fairlead.tasks.priority import read_priority
 from fairlead.tasks.stats import BOUNDS, Counts, SchedulerStats
 
 if TYPE_CHECKING:
@@ -54,16 +54,16 @@ class Door:
             promotions += self._aging.promotions(self._clock())
         elif isinstance(policy, Classes):
             promotions = policy.promotions
-        low, _, high = count.completed
+        low, _, high = count.tallies
         running = [ticket for ticket in self._core.holders if self._owns(ticket)]
         return SchedulerStats(
             enabled=self._enabled,
             active_count=len(running),
             queued_count=len(policy),
             total_submitted=count.submitted,
-            total_completed=sum(count.completed),
-            high_priority_completed=high,
-            low_priority_completed=low,
+            total_completed=count.completed,
+            high_priority_completed=high.completed,
+            low_priority_completed=low.completed,
             starvation_promotions=promotions,
             total_failed=count.failed,
             total_cancelled=count.cancelled,
@@ -126,9 +126,9 @@ class Door:
     def _started(self, ticket: Ticket) -> None:
         """Count a ticket that starts after a wait, and the promotions it gained."""
         wait = ticket.started_at - ticket.arrived_at
-        count, tier = self._count, TIER_OF[ticket.priority]
-        count.waits[tier][bisect_left(BOUNDS, wait)] += 1
-        count.waited[tier] += wait
+        tally = self._count.tally[ticket.priority]
+        tally.waits[bisect_left(BOUNDS, wait)] += 1
+        tally.waited += wait
         if wait >= self._first_step:
             self._count_steps(ticket)
 
@@ -151,13 +151,14 @@ class Door:
 
     def _ended(self, ticket: Ticket, outcome: Outcome, error: BaseException | None) -> None:
         """Count a ticket whose work has ended, or, LOST, had not begun."""
-        count, tier = self._count, TIER_OF[ticket.priority]
+        count = self._count
         count.adrift.discard(ticket)
+        tally = count.tally[ticket.priority]
         if outcome is Outcome.LOST:
             count.cancelled += 1
-            count.lost[tier] += 1
+            tally.lost += 1
             return
-        count.completed[tier] += 1
+        tally.completed += 1
         if isinstance(error, Exception):
             count.failed += 1
 

@@ -26,7 +26,7 @@ from fairlead.policies import FIFO
 from fairlead.runtime import LoopGate
 from fairlead.runtime.loop import task_of
 from fairlead.tasks.door import DEFAULT_SLOTS, Door, aging_or, slots_or
-from fairlead.tasks.priority import TIER_OF, read_priority
+from fairlead.tasks.priority import read_priority
 from fairlead.tasks.submitting import Submitting, TaskTicket
 from fairlead.tasks.work import Work, Workers, discard
 
@@ -189,13 +189,14 @@ class Scheduler(Door, Submitting):
         fields: Mapping[str, Any],
         called: Any,
         task: asyncio.Task[Any] | None,
-    ) -> None:
-        """Fill in a new ticket and offer it, or raise: then nothing has changed and a coroutine object is closed.
+    ) -> bool:
+        """Fill in a new ticket, offer it and say whether it runs; if this raises, nothing has changed.
 
-        `task` is the caller's, if it was found on the gate's own loop and thread: that is cheaper than to ask for the
-        running loop, which takes a system call before Python 3.12.
+        A coroutine object that is refused is closed.  `task` is the caller's, if it was found on the gate's own loop
+        and thread: that is cheaper than to ask for the running loop, which takes a system call before Python 3.12.
         """
         gate, core = self._gate, self._core
+        clock = gate.clock
         ticket.state = NEW
         ticket.priority = priority
         ticket.work = work
@@ -213,22 +214,30 @@ class Scheduler(Door, Submitting):
         ):
             task = self._prepare(ticket, fields, called)
         try:
-            changed = core.offer(ticket, gate.clock())
+            now = clock()
+            if core.waiting and core.line_up(ticket, now):
+                if core.due < gate.timer_at:
+                    gate.after(())
+                self._count.submitted += 1
+                return False
+            changed = core.offer(ticket, now)
         except BaseException:
             discard(ticket.work)
             gate.after(())  # of a verb that fails, the next one tells what it had changed
             raise
         if changed or core.due < gate.timer_at:
             gate.after(changed)
-        if ticket.state is RUNNING:
+        state = ticket.state
+        if state is WAITING:
+            self._count.submitted += 1
+            return False
+        if state is RUNNING:
+            self._count.submitted += 1
             ticket.owner = task
-            self._count.submitted += 1
-        elif ticket.state is WAITING:
-            self._count.submitted += 1
-        else:
-            discard(work)
-            self._count.refused += 1
-            raise self._refusal(ticket)
+            return True
+        discard(work)
+        self._count.refused += 1
+        raise self._refusal(ticket)
 
     def _prepare(
         self, ticket: TaskTicket | Work, fields: Mapping[str, Any], called: Any
@@ -298,12 +307,13 @@ class Scheduler(Door, Submitting):
     def _finish(self, ticket: TaskTicket, outcome: Outcome, error: BaseException | None) -> None:
         """Finish a ticket whose work ran, or was to run, in its caller's task."""
         if error is None and outcome is OK and ticket.state is RUNNING:
-            self._count.completed[TIER_OF[ticket.priority]] += 1
+            self._count.tally[ticket.priority].completed += 1
         else:
             self._ended(ticket, outcome, error)
         gate, core = self._gate, self._core
+        clock = gate.clock
         try:
-            changed = core.finish(ticket, gate.clock(), outcome)
+            changed = core.finish(ticket, clock(), outcome)
         except PolicyError as failure:
             gate.report(failure)
             changed = ()

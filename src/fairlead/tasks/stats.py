@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,51 +51,65 @@ class SchedulerStats:
     waits: Mapping[str, WaitHistogram]
 
 
+class Tally:
+    """Plain counters of one tier."""
+
+    __slots__ = ("completed", "lost", "waited", "waits")
+
+    def __init__(self) -> None:
+        self.completed = 0
+        self.lost = 0  # granted a slot, and gone before they could start
+        self.waits = [0] * (len(BOUNDS) + 1)  # of those that did wait
+        self.waited = 0.0
+
+    def histogram(self, running: int) -> WaitHistogram:
+        """Tell the waits of all that started; who never waited is not counted one by one, these are the rest."""
+        counts = list(self.waits)
+        counts[0] += self.completed + self.lost + running - sum(counts)
+        return WaitHistogram(BOUNDS, tuple(counts), self.waited)
+
+
 class Counts:
-    """Plain counters, one addition each; lists go by tier, an index into TIERS."""
+    """Plain counters, one addition each."""
 
     __slots__ = (
         "adrift",
         "cancelled",
         "clamped",
-        "completed",
         "expired",
         "failed",
-        "lost",
         "promotions",
         "refused",
         "submitted",
-        "waited",
-        "waits",
+        "tallies",
+        "tally",
     )
 
     def __init__(self) -> None:
         self.submitted = 0
-        self.completed = [0, 0, 0]
+        self.tallies = [Tally() for _ in TIERS]
+        self.tally = [self.tallies[tier] for tier in TIER_OF]  # by priority
         self.failed = 0
-        self.cancelled = 0
+        self.cancelled = 0  # with those that were lost
         self.expired = 0  # part of cancelled: waited longer than it may
-        self.lost = [0, 0, 0]  # part of cancelled: granted a slot, and gone before it could start
         self.adrift: set[Ticket] = set()  # under way without room: their hold has expired
         self.refused = 0
         self.clamped = 0
         self.promotions = 0
-        self.waits = [[0] * (len(BOUNDS) + 1) for _ in TIERS]  # of those that did wait
-        self.waited = [0.0, 0.0, 0.0]
+
+    @property
+    def completed(self) -> int:
+        """What ran to an end."""
+        return sum(tally.completed for tally in self.tallies)
 
     @property
     def outstanding(self) -> int:
         """What was submitted and has not come to its end."""
-        return self.submitted - sum(self.completed) - self.cancelled
+        return self.submitted - self.completed - self.cancelled
 
     def histograms(self, running: Iterable[Ticket]) -> dict[str, WaitHistogram]:
-        """Tell the waits of everything started; what never waited is not counted one by one, it is the rest."""
-        started = [done + lost for done, lost in zip(self.completed, self.lost, strict=True)]
-        for ticket in (*running, *self.adrift):
-            started[TIER_OF[ticket.priority]] += 1
-        histograms = {}
-        for index, tier in enumerate(TIERS):
-            counts = list(self.waits[index])
-            counts[0] += started[index] - sum(counts)
-            histograms[tier] = WaitHistogram(BOUNDS, tuple(counts), self.waited[index])
-        return histograms
+        """Tell the waits of everything started, by tier."""
+        under_way = Counter(TIER_OF[ticket.priority] for ticket in (*running, *self.adrift))
+        return {
+            name: self.tallies[tier].histogram(under_way[tier]) for tier, name in enumerate(TIERS)
+        }

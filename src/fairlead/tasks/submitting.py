@@ -154,8 +154,7 @@ class Submitting:
         ticket.scopes = ()
         ticket.promoted = ticket.can_preempt = ticket.evictable = False
         ticket.wait_until = ticket.hold_until = inf
-        door._offer(ticket, priority, work, fields, args or kwargs, task)
-        if ticket.state is not RUNNING:
+        if not door._offer(ticket, priority, work, fields, args or kwargs, task):
             await ticket
         try:
             result = work
@@ -182,11 +181,11 @@ class Submitting:
             door._prepare_spawn(work)
         ticket = Work(loop=gate.loop)
         ticket.context = copy_context() or None
-        door._offer(ticket, priority, work, fields, args or kwargs, task)
-        ticket.owner = None  # until a worker has it
-        if args or kwargs:
+        called = args or kwargs
+        runs = door._offer(ticket, priority, work, fields, called, task)
+        if called:
             ticket.work = partial(work, *args, **kwargs)
-        if ticket.state is RUNNING:
+        if runs:
             door._workers.start(ticket)
         return ticket
 

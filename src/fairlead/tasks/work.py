@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import types
+from bisect import bisect_left
 from contextvars import Context
 from math import inf
 from types import CoroutineType
@@ -18,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from fairlead.core.ticket import RUNNING, WAITING, WITHDRAWN, LeanTicket, Outcome, Ticket
 from fairlead.errors import PolicyError
 from fairlead.runtime.loop import task_of
-from fairlead.tasks.priority import TIER_OF
+from fairlead.tasks.stats import BOUNDS
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
+    from collections.abc import Coroutine, Generator, Sequence
 
     from fairlead.runtime import LoopGate
     from fairlead.tasks.scheduler import Scheduler
@@ -186,74 +187,109 @@ class Workers:
         """
         task: Any = asyncio.current_task()
         work: Work | None = first
-        begun = 0
-        rested = True  # others ran since it was granted its slot, and may have cancelled it
+        following: Work | None
         while work is not None:
-            error: BaseException | None = None
-            if rested and work.done():
+            if work.done():  # others ran since it was granted its slot, and have cancelled it
                 discard(work.work)
-                task.work = work = self._next(work, Outcome.LOST, None)
+                task.work = work = self._end(work, Outcome.LOST, None)
                 continue
-            work.owner = task
-            context = work.context
-            if context is own:
-                context = None  # it runs inside of it anyway
-            try:
-                result = work.work
-                if type(result) is not CoroutineType and callable(result):
-                    result = result() if context is None else context.run(result)
-                if type(result) is CoroutineType:
-                    result = await (result if context is None else _inside(context, result))
-                elif hasattr(type(result), "__await__"):
-                    result = await result
-                set_result(work, result)
-            except asyncio.CancelledError as cancelled:
-                asyncio.Future.cancel(work)
-                error = cancelled
-            except BaseException as raised:
-                work.set_exception(_bearable(raised))
-                error = raised
-            task.work = following = self._next(work, OK, error)
-            begun += 1
-            if error is not None and not isinstance(error, Exception):
-                self._leave(task, error)
-            rested = task.touched or (begun == TURN and following is not None)
-            if rested:
-                begun = 0
+            for _ in range(TURN):
+                work.owner = task
+                context = work.context
+                try:
+                    result = work.work
+                    if context is None or context is own:  # else this task runs inside of another
+                        if callable(result):
+                            result = result()
+                        if type(result) is CoroutineType or hasattr(type(result), "__await__"):
+                            result = await result
+                    else:
+                        if callable(result):
+                            result = context.run(result)
+                        if type(result) is CoroutineType:
+                            result = await _inside(context, result)
+                        elif hasattr(type(result), "__await__"):
+                            result = await result
+                    set_result(work, result)
+                except asyncio.CancelledError as cancelled:
+                    asyncio.Future.cancel(work)
+                    task.work = following = self._end(work, OK, cancelled)
+                    self._leave(task, cancelled)
+                except BaseException as raised:
+                    work.set_exception(_bearable(raised))
+                    task.work = following = self._end(work, OK, raised)
+                    if not isinstance(raised, Exception):
+                        self._leave(task, raised)
+                else:
+                    task.work = following = self._next(work)
+                if following is None or task.touched or (own and following.context is None):
+                    break
+                work = following
+            strange = own and following is not None and following.context is None
+            if task.touched or not (following is None or strange):
+                if following is not None:
+                    following.owner = False
                 try:
                     await task.pause()
                 except asyncio.CancelledError as cancelled:
                     self._leave(task, cancelled)
-            if own and following is not None and following.context is None:
+            if strange:
                 self._hand_on(task)
                 return
             work = following
 
-    def _next(self, work: Work, outcome: Outcome, error: BaseException | None) -> Work | None:
-        """End a unit of work and take over one that starts in its place.
+    # The steps below are the hot path of `spawn` (benchmarks/tasks.py): few calls, each step in its place.
 
-        This is the hot path of `spawn` (benchmarks/tasks.py), written out where a call would say it shorter.
-        """
+    def _next(self, work: Work) -> Work | None:
+        """End a unit of work that went well, and take over the one that starts in its place."""
         door, gate = work.door, self._gate
-        core = gate.gate
-        if error is None and outcome is OK and work.state is RUNNING:
-            door._count.completed[TIER_OF[work.priority]] += 1
+        core, clock = gate.gate, gate.clock
+        if work.state is RUNNING:
+            door._count.tally[work.priority].completed += 1
         else:
-            door._ended(work, outcome, error)
+            door._ended(work, OK, None)
         work.work = work.context = None
+        following: Any
         try:
-            changed: Any = core.finish(work, gate.clock(), outcome)
+            following = core.relay(work, clock())
         except PolicyError as failure:
             gate.report(failure)
-            changed = ()
+            return self._take(door, ())
+        if following is None:
+            return self._finish(work, OK)
+        if type(following) is not Work or core.due < gate.timer_at or door.shutting_down:
+            return self._take(door, (following,))
+        # What `_started` does, without the call.
+        wait = following.started_at - following.arrived_at
+        tally = following.door._count.tally[following.priority]
+        tally.waits[bisect_left(BOUNDS, wait)] += 1
+        tally.waited += wait
+        if wait >= following.door._first_step:
+            following.door._count_steps(following)
+        return following
+
+    def _end(self, work: Work, outcome: Outcome, error: BaseException | None) -> Work | None:
+        """End a unit of work that failed, or was never begun, and take over one that starts in its place."""
+        work.door._ended(work, outcome, error)
+        work.work = work.context = None
+        return self._finish(work, outcome)
+
+    def _finish(self, work: Work, outcome: Outcome) -> Work | None:
+        gate = self._gate
+        changed: Sequence[Ticket] = ()
+        try:
+            changed = gate.gate.finish(work, gate.now(), outcome)
+        except PolicyError as failure:
+            gate.report(failure)
+        return self._take(work.door, changed)
+
+    def _take(self, door: Scheduler, changed: Sequence[Ticket]) -> Work | None:
+        """Tell who has changed; the first of them is taken over, if it is spawned work that starts."""
         following: Work | None = None
         if changed and type(changed[0]) is Work and changed[0].state is RUNNING:
-            following = changed[0]
-            changed = changed[1:] if len(changed) > 1 else ()
-            following.owner = False
+            following, changed = changed[0], changed[1:]
             following.door._started(following)
-        if changed or core.due < gate.timer_at:
-            gate.after(changed)
+        self._gate.after(changed)
         if door.shutting_down:
             door._look_whether_drained()
         return following
@@ -279,7 +315,7 @@ class Workers:
         while following is not None:
             asyncio.Future.cancel(following)
             discard(following.work)
-            following = self._next(following, Outcome.LOST, None)
+            following = self._end(following, Outcome.LOST, None)
 
 
 @types.coroutine

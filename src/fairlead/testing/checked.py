@@ -51,6 +51,35 @@ class CheckedGate(Gate):
         self._check_books()
         return drawn
 
+    def line_up(self, ticket: Ticket, now: float) -> bool:
+        before = self.waiting, ticket.state
+        self._known.setdefault(ticket, ticket.state)
+        lined_up = super().line_up(ticket, now)
+        if lined_up:
+            after = before[0] + 1, State.WAITING
+            assert before[1] is State.NEW, f"{ticket!r} lined up twice"
+            assert (self.waiting, ticket.state) == after, f"{ticket!r} lined up, and does not wait"
+            self._checked([ticket], list)
+        else:
+            assert (self.waiting, ticket.state) == before, f"{ticket!r} did not line up: a change"
+        return lined_up
+
+    def relay(self, ticket: Ticket, now: float) -> Ticket | None:
+        waiting, active, held = self.waiting, self.active, ticket in self.holders
+
+        def verb() -> list[Ticket]:
+            following = Gate.relay(self, ticket, now)
+            return [] if following is None else [following]
+
+        changed = self._checked([ticket], verb)
+        if changed:
+            assert held, f"{ticket!r} was relayed, and held no room"
+            assert ticket not in self.holders, f"{ticket!r} was relayed, and holds room"
+            assert (self.waiting, self.active) == (waiting - 1, active), "one ends, one starts"
+            return changed[0]
+        assert (ticket in self.holders) is held, f"{ticket!r} was not relayed, and has changed"
+        return None
+
     def enlist(self, tickets: Iterable[Ticket], now: float) -> Sequence[Ticket]:
         tickets = list(tickets)
         for ticket in tickets:

@@ -1,0 +1,276 @@
+"""Lining up is an offer that waits, a relay a finish that starts the next: nobody can tell them apart."""
+
+from __future__ import annotations
+
+import random
+from math import inf
+from typing import Any
+
+import pytest
+
+from fairlead.capacities import Reserved, Slots, Unlimited
+from fairlead.core import Change, Gate, Policy, Recorder, State, Ticket
+from fairlead.core.capacity import Capacity
+from fairlead.errors import PolicyError
+from fairlead.observe import Feed
+from fairlead.policies import FIFO, Aging, Classes, FairQueue, Level, Planner
+from fairlead.testing import CheckedGate
+
+POLICIES: dict[str, Any] = {
+    "fifo": FIFO,
+    "aging": lambda: Aging(ceiling=60),
+    "fair": lambda: FairQueue("tenant"),
+    "classes": lambda: Classes(Level("low", starvation=2.0), Level("high")),
+    "planner": lambda: Planner(lambda tickets, now: [one for one in tickets if one.cost < 3]),
+}
+
+
+def relayed(gate: Gate, ticket: Ticket, now: float) -> tuple[bool, list[Ticket]]:
+    following = gate.relay(ticket, now)
+    if following is None:
+        return False, list(gate.finish(ticket, now))
+    return True, [following]
+
+
+def offered(gate: Gate, ticket: Ticket, now: float) -> tuple[bool, list[Ticket]]:
+    if not gate.line_up(ticket, now):
+        return False, list(gate.offer(ticket, now))
+    changed = gate.advance(now) if gate.due <= now else []  # as a door's timer does
+    return True, [other for other in changed if other is not ticket]
+
+
+def drive(policy: str, seed: int, short: type[Gate] = CheckedGate) -> tuple[int, int]:
+    """Ask two gates for the same, of which one takes short cuts; return how many lined up and were relayed."""
+    rng, now, lined_up, relays = random.Random(seed), 0.0, 0, 0
+    one = short(POLICIES[policy](), Slots(3))
+    other = CheckedGate(POLICIES[policy](), Slots(3))
+    pairs: list[tuple[Ticket, Ticket]] = []
+    bounded = rng.random() < 0.3  # as soon as one has a bound, more is to be kept than a count
+    for number in range(150):
+        now += rng.choice((0.0, 0.0, 0.25, 1.0))
+        told: list[list[Ticket]] = [[], []]
+        deed = rng.random()
+        running = [pair for pair in pairs if pair[1].state is State.RUNNING]
+        if deed < 0.5 or not running:
+            about: dict[str, Any] = {
+                "priority": rng.choice((20, 50, 58)),
+                "cost": rng.choice((1.0, 2.0, 3.0)),
+                "tenant": rng.choice("ab"),
+                "rank": rng.randrange(2),
+                "wait_until": now + 3.0 if bounded and rng.random() < 0.2 else inf,
+                "hold_until": now + 2.0 if bounded and rng.random() < 0.2 else inf,
+                "evictable": rng.random() < 0.3,
+            }
+            pairs.append((Ticket(number, **about), Ticket(number, **about)))
+            done, told[0] = offered(one, pairs[-1][0], now)
+            lined_up += done
+            told[1] = list(other.offer(pairs[-1][1], now))
+        elif deed < 0.92:
+            first, second = rng.choice(running)
+            done, told[0] = relayed(one, first, now)
+            relays += done
+            told[1] = list(other.finish(second, now))
+        elif deed < 0.95:
+            change = Change("slots", "resize", (rng.choice((1, 2, 3, 4)),))
+            told = [list(gate.adjust(change, now)) for gate in (one, other)]
+        else:
+            now += 1.0
+            told = [list(gate.advance(now)) for gate in (one, other)]
+        assert [ticket.key for ticket in told[0]] == [ticket.key for ticket in told[1]]
+        assert [ticket.state for ticket, _ in pairs] == [ticket.state for _, ticket in pairs]
+        assert [ticket.started_at for ticket, _ in pairs] == [two.started_at for _, two in pairs]
+        assert [ticket.arrived_at for ticket, _ in pairs] == [two.arrived_at for _, two in pairs]
+        assert (one.waiting, one.active, one.late) == (other.waiting, other.active, other.late)
+        assert one.next_wakeup(now) == other.next_wakeup(now)
+    return lined_up, relays
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_to_others_these_are_offers_and_finishes(policy: str) -> None:
+    lined_up, relays = zip(*(drive(policy, seed) for seed in range(40)), strict=True)
+    assert sum(lined_up) > 200
+    assert sum(relays) > 200
+
+
+class Forgetful(CheckedGate):
+    """Relays, and keeps the room of the one who ends."""
+
+    def relay(self, ticket: Ticket, now: float) -> Ticket | None:
+        following = super().relay(ticket, now)
+        if following is not None:
+            self.holders[ticket] = False
+        return following
+
+
+class Growing(CheckedGate):
+    """Relays though there are fewer slots than holders."""
+
+    def relay(self, ticket: Ticket, now: float) -> Ticket | None:
+        capacity: Any = self.capacity
+        total, capacity.total = capacity.total, max(capacity.total, capacity.used)
+        try:
+            return super().relay(ticket, now)
+        finally:
+            capacity.total = total
+
+
+class Hurried(CheckedGate):
+    """Relays past what is due."""
+
+    def relay(self, ticket: Ticket, now: float) -> Ticket | None:
+        due, self.due, self._notes = self.due, inf, False
+        try:
+            return Gate.relay(self, ticket, now)
+        finally:
+            self.due = min(self.due, due)
+
+
+class Dull(CheckedGate):
+    """Lines up though there is room."""
+
+    def line_up(self, ticket: Ticket, now: float) -> bool:
+        self._full = True
+        return super().line_up(ticket, now)
+
+
+class Heedless(CheckedGate):
+    """Lines up, and knows of no bound of a wait."""
+
+    def line_up(self, ticket: Ticket, now: float) -> bool:
+        until, ticket.wait_until = ticket.wait_until, inf
+        try:
+            return super().line_up(ticket, now)
+        finally:
+            ticket.wait_until = until
+
+
+class Late(CheckedGate):
+    """Lines up past what is due."""
+
+    def line_up(self, ticket: Ticket, now: float) -> bool:
+        due, self.due, self._notes = self.due, inf, False
+        try:
+            return Gate.line_up(self, ticket, now)
+        finally:
+            self.due = min(self.due, due)
+
+
+@pytest.mark.parametrize("gate", [Forgetful, Growing, Hurried, Dull, Heedless, Late])
+def test_a_gate_that_cuts_otherwise_is_caught(gate: type[Gate]) -> None:
+    with pytest.raises(AssertionError):
+        for seed in range(40):
+            drive("aging", seed, gate)
+
+
+def waiting_gate(policy: Policy, capacity: Capacity, make: Any = CheckedGate) -> Any:
+    """A gate whose holders are 0 and 1, with 2 waiting if there is no room for it."""
+    gate = make(policy, capacity)
+    for number in range(3):
+        gate.offer(Ticket(number), 0.0)
+    return gate
+
+
+@pytest.mark.parametrize("capacity", [Reserved(2, floors=(0, 1)), Unlimited(), Slots(3)])
+def test_nobody_is_relayed_where_more_than_a_slot_changes_hands(capacity: Capacity) -> None:
+    gate = waiting_gate(FIFO(), capacity)
+    holder = next(iter(gate.holders))
+    before = gate.active
+    assert gate.relay(holder, 1.0) is None
+    assert holder.state is State.RUNNING
+    assert gate.active == before
+
+
+def test_who_holds_nothing_is_not_relayed() -> None:
+    gate = waiting_gate(FIFO(), Slots(2))
+    first = next(iter(gate.holders))
+    assert gate.relay(first, 1.0) is not None
+    assert gate.relay(first, 1.0) is None
+    gate.offer(Ticket("another"), 1.0)
+    assert gate.relay(first, 1.0) is None
+    assert gate.active == 2
+    gate.finish(first, 1.0)
+    assert gate.late == 1
+
+
+def test_what_a_policy_withholds_is_not_relayed() -> None:
+    gate = waiting_gate(
+        Planner(lambda tickets, now: tickets[:2] if len(tickets) > 2 else ()), Slots(1)
+    )
+    for number in range(3, 6):
+        gate.offer(Ticket(number), 1.0)
+    while gate.holders:
+        holder = next(iter(gate.holders))
+        following = gate.relay(holder, 2.0)
+        if following is None:
+            assert holder.state is State.RUNNING
+            gate.finish(holder, 2.0)
+    assert gate.waiting
+
+
+class Failing(FIFO):
+    fails = False
+
+    def pick(self, admit: Any, now: float) -> Ticket | None:
+        if self.fails:
+            raise ZeroDivisionError
+        return super().pick(admit, now)
+
+
+def test_a_policy_that_fails_costs_nobody_a_slot() -> None:
+    policy = Failing()
+    gate = waiting_gate(policy, Slots(2))
+    first, second = gate.holders
+    policy.fails = True
+    with pytest.raises(PolicyError, match="ZeroDivisionError"):
+        gate.relay(first, 1.0)
+    assert first.state is State.DONE, "the work has ended all the same"
+    assert (gate.active, gate.waiting) == (1, 1)
+    policy.fails = False
+    assert [ticket.key for ticket in gate.advance(1.0)] == [2]
+    assert gate.relay(second, 2.0) is None
+    assert gate.active == 2
+
+
+@pytest.mark.parametrize("make", [Recorder, Feed().gate("tasks/relayed")])
+def test_who_follows_what_is_finished_sees_all_of_it(make: Any) -> None:
+    gate = waiting_gate(FIFO(), Slots(2), make)
+    first = next(iter(gate.holders))
+    assert not gate.line_up(Ticket(3), 1.0)
+    assert gate.relay(first, 1.0) is None
+    assert [ticket.key for ticket in gate.finish(first, 1.0)] == [2]
+
+
+@pytest.mark.parametrize(
+    "ticket",
+    [Ticket("evicts", can_preempt=True, rank=1), Ticket("was there")],
+    ids=lambda one: one.key,
+)
+def test_who_may_be_more_than_one_more_in_the_queue_does_not_line_up(ticket: Ticket) -> None:
+    gate = waiting_gate(FIFO(), Slots(2))
+    if ticket.key == "was there":
+        gate.offer(ticket, 0.0)
+    waiting = gate.waiting
+    assert not gate.line_up(ticket, 1.0)
+    assert gate.waiting == waiting
+
+
+def test_a_queue_with_a_limit_lets_nobody_line_up() -> None:
+    gate = waiting_gate(FIFO(limit=1), Slots(2))
+    assert not gate.line_up(Ticket(3), 1.0)
+    gate.offer(ticket := Ticket(4), 1.0)
+    assert ticket.state is State.REFUSED
+
+
+class Choosy(FIFO):
+    def push(self, ticket: Ticket, now: float) -> bool:
+        if ticket.tenant is None:
+            raise ZeroDivisionError
+        return super().push(ticket, now)
+
+
+def test_a_policy_that_refuses_to_queue_is_named_and_nothing_waits() -> None:
+    gate = CheckedGate(Choosy(), Slots(1))
+    gate.offer(Ticket("first", tenant="a"), 0.0)
+    with pytest.raises(PolicyError, match="Choosy could not queue"):
+        gate.line_up(Ticket("second"), 1.0)
+    assert (gate.active, gate.waiting) == (1, 0)
