@@ -2,11 +2,15 @@
 
 import asyncio
 import dataclasses
+from bisect import bisect_left
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairlead import InFlight, QueueFull, Scheduler
+from fairlead.tasks.stats import BOUNDS, NOTED, Tally
 from fairlead.testing import run_virtual
 from tests.doors.rig import MAKERS, Busy, balanced, ticks
 from tests.doors.test_submit import double
@@ -220,6 +224,41 @@ def test_waits_fall_into_their_buckets():
         index = histogram.bounds.index(10.0)
         assert histogram.counts[index] == 1
         assert histogram.total == 7.0
+
+
+@given(st.lists(st.sampled_from([0.0, 0.0005, *BOUNDS, *(2 * one for one in BOUNDS)])), st.data())
+def test_each_wait_is_in_the_first_bucket_that_reaches_it_however_many_are_counted_at_a_time(
+    waits, data
+):
+    tally = Tally()
+    for wait in waits:
+        tally.noted.append(wait)
+        if data.draw(st.booleans()):
+            tally.count()
+    tally.completed = len(waits) + 2  # two did not wait
+    expected = [0] * (len(BOUNDS) + 1)
+    for wait in [0.0, 0.0, *waits]:
+        expected[bisect_left(BOUNDS, wait)] += 1
+    for _ in "again":
+        histogram = tally.histogram(running=0)
+        assert list(histogram.counts) == expected
+        assert histogram.total == pytest.approx(sum(waits))
+
+
+def test_no_more_waits_are_kept_one_by_one_than_a_thousand():
+    async def main():
+        async with Scheduler.bounded(1) as scheduler:
+            for _ in range(2 * NOTED):
+                scheduler.spawn(50, double, 1)
+                scheduler.spawn(90, double, 1)
+            kept = []
+            while scheduler._core.waiting:
+                await asyncio.sleep(0)
+                kept += [len(tally.noted) for tally in scheduler._count.tallies]
+            assert max(kept) < NOTED
+        return [sum(one.counts) for one in scheduler.stats().waits.values()]
+
+    assert run_virtual(main()) == [0, 2 * NOTED, 2 * NOTED]
 
 
 @pytest.mark.parametrize("ask", ["submit", "turn", "spawn"])

@@ -43,7 +43,6 @@ class Dispatcher(Preempting, Failing):
         claim(policy, capacity)
         self.policy = policy
         self.capacity = capacity
-        self.reserve_after = reserve_after  # the age at which a ticket closes all its scopes
         self.now = -inf
         self._since = -inf  # what this verb tells as started has started at this instant or later
         self.waiting = 0
@@ -70,6 +69,8 @@ class Dispatcher(Preempting, Failing):
         self._lasts = capacity.lasts and not capacity.scoped
         # Is more to be done for one that waits no longer than to count it?  Also once one had a deadline, or may evict.
         self._notes = capacity.watches or capacity.scoped
+        # The capacity, as long as a slot that changes hands is all there is to note of one that starts.
+        self._bare: Any = None if self._notes else self._counted
         plain = policy.shortcut and type(policy).skips is Policy.skips
         self._all_skip = plain or not policy.withholds
         self._plain = capacity.counts and self._all_skip and not self._charges
@@ -165,7 +166,7 @@ class Dispatcher(Preempting, Failing):
         return expired
 
     def _remember(self, at: float, ticket: Ticket) -> None:
-        self._notes = True
+        self._notes, self._bare = True, None
         self._deadlines.add(at, ticket)
         if at < self.due:
             self.due = at

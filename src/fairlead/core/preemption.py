@@ -7,7 +7,7 @@ first: the victim still holds its own until its work has ended.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlead.core.capacity import FULL, NEVER, STOP
 from fairlead.core.ticket import EVICTED, RUNNING, Evicted
@@ -27,6 +27,7 @@ class Preempting:
 
     policy: Policy
     capacity: Capacity
+    _bare: Any
     due: float
     holders: dict[Ticket, bool]
     _charges: bool
@@ -75,7 +76,7 @@ class Preempting:
     def _may_evict(self, ticket: Ticket) -> None:
         """A ticket starts to wait that may evict."""
         self._evictions.preemptors += 1
-        self._notes = True
+        self._notes, self._bare = True, None
         self._rouse(ticket.scopes)
 
     def _rouse(self, scopes: Iterable[Hashable]) -> None:

@@ -50,9 +50,8 @@ class Shortcuts(Dispatcher):
         To all others this is an offer.  False where it may be more than one more in the queue.
         """
         if (
-            self._counted is None
+            self._bare is None
             or not self._full
-            or self._notes
             or not self.now <= now < self.due
             or self.policy.limited
             or ticket.can_preempt
@@ -79,10 +78,9 @@ class Shortcuts(Dispatcher):
         To all others this is a finish.  None where it is more than one slot that passes from one hand to the next.
         If the policy fails, the work has ended all the same.
         """
-        counted = self._counted
+        counted = self._bare
         if (
             counted is None
-            or self._notes
             or counted.used != counted.total
             or not self.waiting
             or not self.now <= now < self.due

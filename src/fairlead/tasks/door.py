@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections.abc import Hashable
 from math import inf
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from fairlead.errors import ConfigError, NeverFits, QueueFull, Refused, Shutting
 from fairlead.policies import Aging, Classes
 from fairlead.policies.aging import STEP
 from fairlead.tasks.priority import read_priority
-from fairlead.tasks.stats import BOUNDS, Counts, SchedulerStats
+from fairlead.tasks.stats import NOTED, Counts, SchedulerStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -127,8 +126,9 @@ class Door:
         """Count a ticket that starts after a wait, and the promotions it gained."""
         wait = ticket.started_at - ticket.arrived_at
         tally = self._count.tally[ticket.priority]
-        tally.waits[bisect_left(BOUNDS, wait)] += 1
-        tally.waited += wait
+        tally.noted.append(wait)
+        if len(tally.noted) >= NOTED:
+            tally.count()
         if wait >= self._first_step:
             self._count_steps(ticket)
 

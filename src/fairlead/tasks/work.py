@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import types
-from bisect import bisect_left
 from contextvars import Context
 from math import inf
 from types import CoroutineType
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fairlead.core.ticket import RUNNING, WAITING, WITHDRAWN, LeanTicket, Outcome, Ticket
 from fairlead.errors import PolicyError
 from fairlead.runtime.loop import task_of
-from fairlead.tasks.stats import BOUNDS
+from fairlead.tasks.stats import NOTED
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Sequence
@@ -187,7 +186,10 @@ class Workers:
         """
         task: Any = asyncio.current_task()
         work: Work | None = first
-        following: Work | None
+        following: Any
+        gate = self._gate
+        core, clock = gate.gate, gate.clock
+        relay = core.relay
         while work is not None:
             if work.done():  # others ran since it was granted its slot, and have cancelled it
                 discard(work.work)
@@ -221,7 +223,33 @@ class Workers:
                     if not isinstance(raised, Exception):
                         self._leave(task, raised)
                 else:
-                    task.work = following = self._next(work)
+                    # Most end well and leave their slot to the next.  What a call would cost: benchmarks/tasks.py.
+                    try:
+                        following = relay(work, clock())
+                    except PolicyError as failure:
+                        gate.report(failure)
+                        following = self._close(work, OK, None, ())
+                    else:
+                        if following is None:
+                            following = self._end(work, OK, None)
+                        elif (
+                            type(following) is not Work
+                            or core.due < gate.timer_at
+                            or work.door.shutting_down
+                        ):
+                            following = self._close(work, OK, None, (following,))
+                        else:
+                            work.door._count.tally[work.priority].completed += 1
+                            work.work = work.context = None
+                            door = following.door
+                            wait = following.started_at - following.arrived_at
+                            tally = door._count.tally[following.priority]
+                            tally.noted.append(wait)
+                            if len(tally.noted) >= NOTED:
+                                tally.count()
+                            if wait >= door._first_step:
+                                door._count_steps(following)
+                    task.work = following
                 if following is None or task.touched or (own and following.context is None):
                     break
                 work = following
@@ -238,53 +266,30 @@ class Workers:
                 return
             work = following
 
-    # The steps below are the hot path of `spawn` (benchmarks/tasks.py): few calls, each step in its place.
-
-    def _next(self, work: Work) -> Work | None:
-        """End a unit of work that went well, and take over the one that starts in its place."""
-        door, gate = work.door, self._gate
-        core, clock = gate.gate, gate.clock
-        if work.state is RUNNING:
-            door._count.tally[work.priority].completed += 1
-        else:
-            door._ended(work, OK, None)
-        work.work = work.context = None
-        following: Any
-        try:
-            following = core.relay(work, clock())
-        except PolicyError as failure:
-            gate.report(failure)
-            return self._take(door, ())
-        if following is None:
-            return self._finish(work, OK)
-        if type(following) is not Work or core.due < gate.timer_at or door.shutting_down:
-            return self._take(door, (following,))
-        # What `_started` does, without the call.
-        wait = following.started_at - following.arrived_at
-        tally = following.door._count.tally[following.priority]
-        tally.waits[bisect_left(BOUNDS, wait)] += 1
-        tally.waited += wait
-        if wait >= following.door._first_step:
-            following.door._count_steps(following)
-        return following
-
     def _end(self, work: Work, outcome: Outcome, error: BaseException | None) -> Work | None:
-        """End a unit of work that failed, or was never begun, and take over one that starts in its place."""
-        work.door._ended(work, outcome, error)
-        work.work = work.context = None
-        return self._finish(work, outcome)
-
-    def _finish(self, work: Work, outcome: Outcome) -> Work | None:
+        """End a unit of work, however it went, and take over one that starts in its place."""
         gate = self._gate
         changed: Sequence[Ticket] = ()
         try:
             changed = gate.gate.finish(work, gate.now(), outcome)
         except PolicyError as failure:
             gate.report(failure)
-        return self._take(work.door, changed)
+        return self._close(work, outcome, error, changed)
 
-    def _take(self, door: Scheduler, changed: Sequence[Ticket]) -> Work | None:
-        """Tell who has changed; the first of them is taken over, if it is spawned work that starts."""
+    def _close(
+        self,
+        work: Work,
+        outcome: Outcome,
+        error: BaseException | None,
+        changed: Sequence[Ticket],
+    ) -> Work | None:
+        """Count a unit whose room is given back, and tell who has changed by it.
+
+        The first of them is taken over, if it is spawned work that starts.
+        """
+        door = work.door
+        door._ended(work, outcome, error)
+        work.work = work.context = None
         following: Work | None = None
         if changed and type(changed[0]) is Work and changed[0].state is RUNNING:
             following, changed = changed[0], changed[1:]
