@@ -118,7 +118,7 @@ class Hurried(CheckedGate):
     """Relays past what is due."""
 
     def relay(self, ticket: Ticket, now: float) -> Ticket | None:
-        due, self.due, self._bare = self.due, inf, self._counted
+        due, self.due, self._relays = self.due, inf, self._counted
         try:
             return Gate.relay(self, ticket, now)
         finally:
@@ -148,7 +148,7 @@ class Late(CheckedGate):
     """Lines up past what is due."""
 
     def line_up(self, ticket: Ticket, now: float) -> bool:
-        due, self.due, self._bare = self.due, inf, self._counted
+        due, self.due, self._relays = self.due, inf, self._counted
         try:
             return Gate.line_up(self, ticket, now)
         finally:

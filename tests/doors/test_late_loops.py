@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import Any
 
 import pytest
 
-from fairlead import InFlight, Scheduler, TokenBucket, WaitedTooLong
+from fairlead import Classes, InFlight, Level, Scheduler, TokenBucket, WaitedTooLong
 from fairlead.testing import run_virtual
 
 
@@ -23,6 +24,50 @@ async def finished(scheduler: Scheduler) -> None:
     assert (stats.active_count, stats.queued_count) == (0, 0)
     assert stats.total_submitted == stats.total_completed + stats.total_cancelled
     assert all(min(histogram.counts) >= 0 for histogram in stats.waits.values())
+
+
+@pytest.mark.parametrize("ask", ["submit", "turn", "spawn"])
+def test_the_first_to_ask_a_scheduler_comes_when_its_loop_says(ask):
+    async def main():
+        await asyncio.sleep(1e6)  # as old as a machine may be
+        scheduler = Scheduler.bounded(capacity=TokenBucket(1 / 3600, burst=1))
+        took = []
+        for _ in range(2):
+            began = asyncio.get_running_loop().time()
+            if ask == "turn":
+                async with scheduler.turn():
+                    pass
+            else:
+                await getattr(scheduler, ask)(50, int)
+            took.append(asyncio.get_running_loop().time() - began)
+        assert took == [0, pytest.approx(3600)]
+        await finished(scheduler)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("ask", ["submit", "spawn"])
+@pytest.mark.parametrize("by", ["its own timeout", "its class"])
+def test_who_may_not_wait_at_all_is_turned_away_at_the_call(ask, by):
+    async def main():
+        policy = Classes(Level("hasty", wait_limit=0 if by == "its class" else inf), Level("other"))
+        scheduler = Scheduler.bounded(1, policy=policy)
+        gate = asyncio.Event()
+        others = [scheduler.bind(rank=1).spawn(50, gate.wait) for _ in range(2)]
+        bound = {"rank": 0} if by == "its class" else {"rank": 0, "timeout": 0}
+        for turned_away in (1, 2):
+            with pytest.raises(WaitedTooLong):
+                asking = getattr(scheduler.bind(**bound), ask)(50, gate.wait)
+                if ask == "submit":
+                    await asking
+            stats = scheduler.stats()
+            assert (stats.total_submitted, stats.total_refused) == (2, turned_away)
+            assert stats.queued_count == 1
+        gate.set()
+        await asyncio.gather(*others)
+        await finished(scheduler)
+
+    run_virtual(main())
 
 
 def test_cancelling_spawned_work_that_has_expired_meanwhile_counts_it_once():

@@ -326,6 +326,43 @@ async def end_cancelled():
     raise asyncio.CancelledError
 
 
+class Finalizer:
+    """Does something as it goes."""
+
+    def __init__(self, deed):
+        self.deed = deed
+
+    def __del__(self):
+        self.deed()
+
+
+def test_what_an_ended_unit_leaves_behind_may_cancel_the_next():
+    """It goes before the next one is granted its slot: that one is withdrawn, and nobody else is hurt."""
+
+    async def main():
+        async with Scheduler.bounded(max_concurrency=1) as scheduler:
+            ran: list[int] = []
+            told: list[bool] = []
+            spawned: list[asyncio.Future[Any]] = []
+            leaves = Finalizer(lambda: told.append(spawned[1].cancel()))
+
+            def first(leaves_behind):
+                pass
+
+            spawned.append(scheduler.spawn(50, first, leaves))
+            del leaves
+            spawned += [scheduler.spawn(50, ran.append, number) for number in (2, 3, 4)]
+            await asyncio.wait(spawned)
+            assert told == [True]
+            assert ran == [3, 4]
+            assert [future.cancelled() for future in spawned[1:]] == [True, False, False]
+            await ticks()
+            assert balanced(scheduler.stats())
+            assert scheduler._core.late == 0
+
+    run_virtual(main())
+
+
 class TestWorkThatCancelsItsOwnTask:
     """Its task is a worker's, which others need."""
 
@@ -485,6 +522,17 @@ class TestContext:
                 return await asyncio.gather(first, bare, last)
 
         assert run_virtual(main()) == ["first", "nobody", "first"]
+
+    def test_nor_of_cancelled_work_whose_worker_had_yet_to_begin(self):
+        async def main():
+            async with Scheduler.bounded(max_concurrency=1) as scheduler:
+                current.set("cancelled")
+                first = scheduler.spawn(50, current.get)
+                bare = contextvars.Context().run(scheduler.spawn, 50, current.get)
+                first.cancel()
+                return await bare
+
+        assert run_virtual(main()) == "nobody"
 
     def test_tasks_made_inside_inherit_the_context(self):
         async def main():

@@ -16,14 +16,7 @@ from fairlead.core.part import claim
 from fairlead.core.policy import Policy
 from fairlead.core.preemption import Preempting
 from fairlead.core.scopes import Scopes
-from fairlead.core.ticket import (
-    EVICTED,
-    EXPIRED,
-    REFUSED,
-    RUNNING,
-    WAITING,
-    Outcome,
-)
+from fairlead.core.ticket import EVICTED, EXPIRED, REFUSED, RUNNING, WAITING, Outcome
 from fairlead.errors import FairleadError
 
 if TYPE_CHECKING:
@@ -69,8 +62,8 @@ class Dispatcher(Preempting, Failing):
         self._lasts = capacity.lasts and not capacity.scoped
         # Is more to be done for one that waits no longer than to count it?  Also once one had a deadline, or may evict.
         self._notes = capacity.watches or capacity.scoped
-        # The capacity, as long as a slot that changes hands is all there is to note of one that starts.
-        self._bare: Any = None if self._notes else self._counted
+        # The capacity, as long as a slot that changes hands is all there is to one that starts and was no newcomer.
+        self._relays: Any = None if self._notes else self._counted
         plain = policy.shortcut and type(policy).skips is Policy.skips
         self._all_skip = plain or not policy.withholds
         self._plain = capacity.counts and self._all_skip and not self._charges
@@ -166,7 +159,7 @@ class Dispatcher(Preempting, Failing):
         return expired
 
     def _remember(self, at: float, ticket: Ticket) -> None:
-        self._notes, self._bare = True, None
+        self._notes = True
         self._deadlines.add(at, ticket)
         if at < self.due:
             self.due = at

@@ -85,7 +85,7 @@ class Failing:
                 self.capacity.refund(ticket, ticket.cost, now)
         self._admitted.clear()
         self._tell_later(changed)
-        if isinstance(picked, FairleadError):
+        if isinstance(picked, PolicyError):
             raise picked
         if isinstance(picked, Exception):
             raise PolicyError(f"{title(self.policy)} raised {picked!r} in pick") from picked

@@ -73,9 +73,16 @@ class Gate(Telling, Shortcuts):
     """
 
     def __init_subclass__(cls) -> None:
-        if not {"offer", "finish"}.isdisjoint(cls.__dict__):
+        """Decline the short cuts past an `offer` or a `finish` of its own: it is there to see all of them."""
+        order = cls.__mro__
+
+        def of(name: str) -> int:
+            return next(at for at, one in enumerate(order) if name in one.__dict__)
+
+        own = min(of("offer"), of("finish"))
+        if own < order.index(Gate):
             for name, declined in DECLINED.items():
-                if name not in cls.__dict__:
+                if own < of(name):
                     setattr(cls, name, declined)
 
     # The verbs
@@ -86,9 +93,10 @@ class Gate(Telling, Shortcuts):
             raise Misuse(f"{ticket!r} was offered before; make a new ticket for each turn")
         if self._full:
             if self._counted is not None and line_up(self, ticket, now):
-                if now < self.due:
-                    return []
-                return [other for other in self.advance(now) if other is not ticket]
+                changed: list[Ticket] = []
+                if self.due <= now:  # the policy lets it wait no longer
+                    self._settle(now, changed)
+                return [other for other in changed if other is not ticket]
         elif self._plain and not self.waiting and self.now <= now < self.due:
             # Nobody waits, nothing is due, room is a number: all that follows, for this case (benchmarks/tasks.py).
             used, total = self._counted.used + 1, self._counted.total
@@ -147,6 +155,8 @@ class Gate(Telling, Shortcuts):
             self.capacity.enter(ticket, now)
         if ticket.wait_until < inf:
             self._remember(ticket.wait_until, ticket)
+        if ticket.hold_until < inf:
+            self._relays = None
         if ticket.can_preempt:
             self._may_evict(ticket)
         if self._closed:
@@ -197,6 +207,8 @@ class Gate(Telling, Shortcuts):
                 self.capacity.enter(ticket, now)
             if ticket.wait_until < inf:
                 self._remember(ticket.wait_until, ticket)
+            if ticket.hold_until < inf:
+                self._relays = None
             if ticket.can_preempt:
                 self._may_evict(ticket)
             if self._closed:

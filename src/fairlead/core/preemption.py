@@ -27,7 +27,6 @@ class Preempting:
 
     policy: Policy
     capacity: Capacity
-    _bare: Any
     due: float
     holders: dict[Ticket, bool]
     _charges: bool
@@ -36,6 +35,7 @@ class Preempting:
     _full: bool
     _hunting: bool
     _notes: bool
+    _relays: Any
     _scopes: Scopes
 
     if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Preempting:
     def _may_evict(self, ticket: Ticket) -> None:
         """A ticket starts to wait that may evict."""
         self._evictions.preemptors += 1
-        self._notes, self._bare = True, None
+        self._notes, self._relays = True, None
         self._rouse(ticket.scopes)
 
     def _rouse(self, scopes: Iterable[Hashable]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from fairlead.core.dispatch import GONE, Dispatcher
+from fairlead.core.dispatch import Dispatcher
 from fairlead.core.ticket import DONE, NEW, RUNNING, UNSET, WAITING, Ticket
 
 
@@ -47,14 +47,16 @@ class Shortcuts(Dispatcher):
     def line_up(self, ticket: Ticket, now: float) -> bool:
         """Let a ticket wait for which there is no room; False: nothing has changed, offer it.
 
-        To all others this is an offer.  False where it may be more than one more in the queue.
+        To all others this is an offer, but for one thing: where the policy lets it wait no longer than to `now`, that
+        is `due` then, and `advance` ends it.  False where it may be more than one more in the queue.
         """
         if (
-            self._bare is None
+            self._relays is None
             or not self._full
             or not self.now <= now < self.due
             or self.policy.limited
             or ticket.can_preempt
+            or ticket.hold_until < inf
             or ticket.state is not NEW
         ):
             return False
@@ -78,7 +80,7 @@ class Shortcuts(Dispatcher):
         To all others this is a finish.  None where it is more than one slot that passes from one hand to the next.
         If the policy fails, the work has ended all the same.
         """
-        counted = self._bare
+        counted = self._relays
         if (
             counted is None
             or counted.used != counted.total
@@ -87,11 +89,8 @@ class Shortcuts(Dispatcher):
         ):
             return None
         holders, admitted = self.holders, self._admitted
-        watched = holders.pop(ticket, GONE)
-        if watched is not False:
-            if watched is True:
-                holders[ticket] = True
-            return None
+        if holders.get(ticket, True):
+            return None  # it holds nothing, or is watched
         self.now = now
         following: Any
         try:
@@ -99,19 +98,22 @@ class Shortcuts(Dispatcher):
         except Exception as error:
             following = error
         if len(admitted) != 1 or admitted[0] is not following:
-            if following is None and not admitted:  # all are withheld
-                holders[ticket] = False
-                return None
+            if following is None and not admitted:
+                return None  # all are withheld
+            del holders[ticket]
             ticket.state = DONE
             counted.used -= 1
             self._full = False
             self._misled(following, now, [])
         admitted.clear()
+        del holders[ticket]
         ticket.state = DONE
         following.state = RUNNING
         following.started_at = now
         holders[following] = False
         self.waiting -= 1
-        if following.evictable or following.hold_until < inf:
+        if self._notes and following.wait_until < inf:
+            self._deadlines.forget()
+        if following.evictable:
             self._watch(following)
         return following

@@ -34,18 +34,17 @@ SLACK = 1e-5  # points of priority; more than what the grain rounds away
 class Rising(Order):
     """Lanes of one priority each, by effective priority."""
 
-    __slots__ = ("_capped", "_ceiling", "_rate", "_rising", "before", "first", "until")
+    __slots__ = ("_capped", "_ceiling", "_rate", "_rising", "first", "first_before", "first_until")
 
     def __init__(self, rate: float, ceiling: float) -> None:
         self._rate = rate
         self._ceiling = ceiling
         self._rising: list[tuple[float, int, Lane]] = []
         self._capped: list[tuple[int, Lane]] = []
-        # The lane found first last time, if it has no scopes.  It is first again while its head has arrived `before`
-        # that instant, so that it ranks before all others, and `until` then: so long it and who follows are below the
-        # ceiling.
+        # The lane found first last time.  It is first again while its head has arrived before `first_before`, so that
+        # it ranks before all others, and until `first_until`: so long its heads stay below the ceiling.
         self.first: Lane | None = None
-        self.before = self.until = 0.0
+        self.first_before = self.first_until = 0.0
 
     def add(self, lane: Lane) -> None:
         self.first = None
@@ -56,6 +55,12 @@ class Rising(Order):
         heappush(self._rising, entry)
 
     def best(self, now: float) -> Lane | None:
+        first = self.first
+        head: Ticket
+        if first is not None and first.order is self and now < self.first_until:
+            head = first.entries[0]
+            if head.arrived_at < self.first_before and head.place is first:
+                return self.first  # as is usual while a burst drains
         rate = self._rate
         reached = rate * now - self._ceiling + GRAIN - GRAIN
         rising, capped = self._rising, self._capped
@@ -98,14 +103,14 @@ class Rising(Order):
 
     def _found(self, first: Lane) -> Lane:
         """Note for how long a lane stays first, a little less than exactly: what is closer is looked at again."""
-        self.first = None if first.scoped else first
+        self.first = first
         head: Ticket = first.entries[0]
         rising, rate, priority = self._rising, self._rate, head.priority
         size = len(rising)  # of a heap, the second stands at 1 or 2
         second = min(rising[1][0] if size > 1 else inf, rising[2][0] if size > 2 else inf)
         behind, below = second + priority - SLACK, self._ceiling - priority - SLACK
-        self.before = behind / rate if rate else inf * behind
-        self.until = head.arrived_at + (below / rate if rate else inf * below)
+        self.first_before = behind / rate if rate else inf * behind
+        self.first_until = head.arrived_at + (below / rate if rate else inf * below)
         return first
 
 
@@ -187,17 +192,19 @@ class Aging(Policy):
         order = self._ready
         lane = order.first
         ticket: Ticket
-        if (
+        if (  # what `best` asks first, without the call
             lane is None
             or lane.order is not order
-            or now >= order.until
-            or (ticket := lane.entries[0]).arrived_at >= order.before
+            or now >= order.first_until
+            or (ticket := lane.entries[0]).arrived_at >= order.first_before
             or ticket.place is not lane
         ):
             lane = order.best(now)
-            if lane is None or lane.scoped:
-                return super().pick(admit, now)
+            if lane is None:
+                return None
             ticket = lane.head()
+        if lane.scoped:
+            return super().pick(admit, now)
         if admit(ticket) is not None:
             return None  # what refuses a ticket without scopes refuses all that follow
         entries = lane.entries

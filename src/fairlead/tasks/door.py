@@ -125,7 +125,7 @@ class Door:
     def _started(self, ticket: Ticket) -> None:
         """Count a ticket that starts after a wait, and the promotions it gained."""
         wait = ticket.started_at - ticket.arrived_at
-        tally = self._count.tally[ticket.priority]
+        tally = self._count.tally_of[ticket.priority]
         tally.noted.append(wait)
         if len(tally.noted) >= NOTED:
             tally.count()
@@ -153,7 +153,7 @@ class Door:
         """Count a ticket whose work has ended, or, LOST, had not begun."""
         count = self._count
         count.adrift.discard(ticket)
-        tally = count.tally[ticket.priority]
+        tally = count.tally_of[ticket.priority]
         if outcome is Outcome.LOST:
             count.cancelled += 1
             tally.lost += 1

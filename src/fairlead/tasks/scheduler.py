@@ -196,7 +196,6 @@ class Scheduler(Door, Submitting):
         and thread: that is cheaper than to ask for the running loop, which takes a system call before Python 3.12.
         """
         gate, core = self._gate, self._core
-        clock = gate.clock
         ticket.state = NEW
         ticket.priority = priority
         ticket.work = work
@@ -213,14 +212,18 @@ class Scheduler(Door, Submitting):
             or self.shutting_down
         ):
             task = self._prepare(ticket, fields, called)
+        clock = gate.clock  # that of the loop, which has been entered
         try:
             now = clock()
-            if core.waiting and core.line_up(ticket, now):
+            if not (core.waiting and core.line_up(ticket, now)):
+                changed = core.offer(ticket, now)
+            elif now < core.due:
                 if core.due < gate.timer_at:
                     gate.after(())
                 self._count.submitted += 1
                 return False
-            changed = core.offer(ticket, now)
+            else:  # it may wait no longer than that
+                changed = [other for other in core.advance(now) if other is not ticket]
         except BaseException:
             discard(ticket.work)
             gate.after(())  # of a verb that fails, the next one tells what it had changed
@@ -307,7 +310,7 @@ class Scheduler(Door, Submitting):
     def _finish(self, ticket: TaskTicket, outcome: Outcome, error: BaseException | None) -> None:
         """Finish a ticket whose work ran, or was to run, in its caller's task."""
         if error is None and outcome is OK and ticket.state is RUNNING:
-            self._count.tally[ticket.priority].completed += 1
+            self._count.tally_of[ticket.priority].completed += 1
         else:
             self._ended(ticket, outcome, error)
         gate, core = self._gate, self._core

@@ -68,20 +68,23 @@ class Tally:
 
     def count(self) -> None:
         """Count what was noted: to look for the bucket of each wait as it comes takes longer (benchmarks/tasks.py)."""
-        noted, counted = sorted(self.noted), 0
+        self.waits, self.waited = self._counted()
         self.noted.clear()
-        self.waited += sum(noted)
+
+    def _counted(self) -> tuple[list[int], float]:
+        noted, before = sorted(self.noted), 0
+        counts = list(self.waits)
         for bucket, bound in enumerate((*BOUNDS, inf)):
             upto = bisect_right(noted, bound)
-            self.waits[bucket] += upto - counted
-            counted = upto
+            counts[bucket] += upto - before
+            before = upto
+        return counts, self.waited + sum(noted)
 
     def histogram(self, running: int) -> WaitHistogram:
         """Tell the waits of all that started; who never waited is not counted one by one, these are the rest."""
-        self.count()
-        counts = list(self.waits)
+        counts, waited = self._counted()
         counts[0] += self.completed + self.lost + running - sum(counts)
-        return WaitHistogram(BOUNDS, tuple(counts), self.waited)
+        return WaitHistogram(BOUNDS, tuple(counts), waited)
 
 
 class Counts:
@@ -97,13 +100,13 @@ class Counts:
         "refused",
         "submitted",
         "tallies",
-        "tally",
+        "tally_of",
     )
 
     def __init__(self) -> None:
         self.submitted = 0
         self.tallies = [Tally() for _ in TIERS]
-        self.tally = [self.tallies[tier] for tier in TIER_OF]  # by priority
+        self.tally_of = [self.tallies[tier] for tier in TIER_OF]  # by priority
         self.failed = 0
         self.cancelled = 0  # with those that were lost
         self.expired = 0  # part of cancelled: waited longer than it may

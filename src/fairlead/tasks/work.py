@@ -191,6 +191,9 @@ class Workers:
         core, clock = gate.gate, gate.clock
         relay = core.relay
         while work is not None:
+            if own and work.context is None:
+                self._hand_on(task)
+                return
             if work.done():  # others ran since it was granted its slot, and have cancelled it
                 discard(work.work)
                 task.work = work = self._end(work, Outcome.LOST, None)
@@ -224,6 +227,9 @@ class Workers:
                         self._leave(task, raised)
                 else:
                     # Most end well and leave their slot to the next.  What a call would cost: benchmarks/tasks.py.
+                    work.work = work.context = (
+                        None  # what this frees may do anything, and nobody is granted yet
+                    )
                     try:
                         following = relay(work, clock())
                     except PolicyError as failure:
@@ -239,11 +245,10 @@ class Workers:
                         ):
                             following = self._close(work, OK, None, (following,))
                         else:
-                            work.door._count.tally[work.priority].completed += 1
-                            work.work = work.context = None
+                            work.door._count.tally_of[work.priority].completed += 1
                             door = following.door
                             wait = following.started_at - following.arrived_at
-                            tally = door._count.tally[following.priority]
+                            tally = door._count.tally_of[following.priority]
                             tally.noted.append(wait)
                             if len(tally.noted) >= NOTED:
                                 tally.count()
@@ -253,22 +258,20 @@ class Workers:
                 if following is None or task.touched or (own and following.context is None):
                     break
                 work = following
-            strange = own and following is not None and following.context is None
-            if task.touched or not (following is None or strange):
-                if following is not None:
-                    following.owner = False
-                try:
-                    await task.pause()
-                except asyncio.CancelledError as cancelled:
-                    self._leave(task, cancelled)
-            if strange:
-                self._hand_on(task)
-                return
             work = following
+            if work is not None:
+                work.owner = False
+            elif not task.touched:
+                break
+            try:
+                await task.pause()
+            except asyncio.CancelledError as cancelled:
+                self._leave(task, cancelled)
 
     def _end(self, work: Work, outcome: Outcome, error: BaseException | None) -> Work | None:
         """End a unit of work, however it went, and take over one that starts in its place."""
         gate = self._gate
+        work.work = work.context = None
         changed: Sequence[Ticket] = ()
         try:
             changed = gate.gate.finish(work, gate.now(), outcome)
@@ -289,7 +292,6 @@ class Workers:
         """
         door = work.door
         door._ended(work, outcome, error)
-        work.work = work.context = None
         following: Work | None = None
         if changed and type(changed[0]) is Work and changed[0].state is RUNNING:
             following, changed = changed[0], changed[1:]
