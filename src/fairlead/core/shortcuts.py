@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from fairlead.core.dispatch import GONE, Dispatcher
-from fairlead.core.ticket import DONE, NEW, RUNNING, UNSET, WAITING, Ticket
+from fairlead.core.ticket import DONE, NEW, RUNNING, UNSET, WAITING, Outcome, Ticket
 
 
 def _no(gate: Dispatcher, ticket: Ticket, now: float) -> bool:
@@ -21,7 +21,7 @@ def _nobody(gate: Dispatcher, ticket: Ticket, now: float) -> None:
     return None
 
 
-DECLINED = {"draw": _no, "line_up": _no, "relay": _nobody}
+DECLINED = {"draw": _no, "end": _no, "line_up": _no, "relay": _nobody, "start": _no}
 
 
 class Shortcuts(Dispatcher):
@@ -42,6 +42,55 @@ class Shortcuts(Dispatcher):
             capacity.opened.clear()  # nobody waits for it
         self.now = ticket.arrived_at = ticket.started_at = now
         ticket.state = RUNNING
+        return True
+
+    def start(self, ticket: Ticket, now: float) -> bool:
+        """Start a ticket at once, where nobody waits and there is room; False: nothing has changed, offer it.
+
+        To all others this is an offer; only its scopes stay unset, for it waits for none.
+        """
+        if self.waiting or self._full or not self.now <= now < self.due or ticket.state is not NEW:
+            return False
+        capacity = self.capacity
+        if not (self._all_skip or self._skips(ticket)) or capacity.admit(ticket, now) is not None:
+            return False
+        if self._charges:
+            try:
+                self.policy.charge(ticket, ticket.cost, now)
+            except Exception as error:
+                self._not_charged(ticket, now, error, [])
+        self._full = capacity.full
+        self.now = ticket.started_at = now
+        if ticket.arrived_at == UNSET:
+            ticket.arrived_at = now
+        self._seq = ticket.seq = self._seq + 1
+        ticket.state = RUNNING
+        self.holders[ticket] = False
+        if ticket.evictable or ticket.hold_until < inf:
+            self._watch(ticket)
+        return True
+
+    def end(self, ticket: Ticket, now: float) -> bool:
+        """End work that went well, where nobody waits for its room; False: nothing has changed, finish it.
+
+        To all others this is a finish.
+        """
+        if self.waiting or not self.now <= now < self.due or ticket.state is not RUNNING:
+            return False
+        watched = self.holders.pop(ticket, GONE)
+        if watched is GONE:
+            return False
+        self.now = now
+        ticket.state = DONE
+        capacity = self.capacity
+        if watched:
+            self._release(ticket, now, Outcome.OK, None)
+        else:
+            capacity.give(ticket, now)
+            if not self._lasts or capacity.opened:
+                self._full = False
+        if capacity.opened:
+            capacity.opened.clear()
         return True
 
     def line_up(self, ticket: Ticket, now: float) -> bool:

@@ -139,7 +139,7 @@ class Exchange(LeanTicket):
         if not (pool.slots or self.moved):
             return
         self.can_preempt, self.keeps_head, self.evictable = pool.tuning.treated[self.rank]
-        runtime = pool.runtime
+        gate, runtime = pool.gate, pool.runtime
         # A task of the gate's own loop and thread: to ask for the running loop takes a system call before Python 3.12.
         task = task_of(runtime.loop) if get_ident() == runtime.thread else None
         if task is None:
@@ -148,7 +148,8 @@ class Exchange(LeanTicket):
         self.task = task
         if self.wishes.limit is not None and self.arrived_at == -inf:
             self.wait_until = runtime.clock() + self.wishes.limit
-        runtime.offer(self)
+        if not gate.start(self, runtime.clock()):
+            runtime.offer(self)
         if self.evictable or self.state is not RUNNING:  # who waits may be so after a reload
             self.cancelling = 0 if task is None else task.cancelling()
 
@@ -309,7 +310,8 @@ class Exchange(LeanTicket):
         else:
             self.metrics.ended[self.rank, outcome] += 1
         pool = self.pool_of_slots
-        pool.runtime.finish(self)
+        if not pool.gate.end(self, pool.runtime.clock()):
+            pool.runtime.finish(self)
         pool.finished.append(pool.gate.now)
         if pool.on_end is not None:
             pool.on_end()

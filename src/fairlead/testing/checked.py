@@ -51,6 +51,30 @@ class CheckedGate(Gate):
         self._check_books()
         return drawn
 
+    def start(self, ticket: Ticket, now: float) -> bool:
+        before = self.waiting, ticket.state
+        self._known.setdefault(ticket, ticket.state)
+        started = super().start(ticket, now)
+        if started:
+            assert before == (0, State.NEW), f"{ticket!r} was started past {before[0]} who wait"
+            assert ticket in self.holders, f"{ticket!r} was started, and holds no room"
+            self._checked([ticket], list)
+        else:
+            assert (self.waiting, ticket.state) == before, f"{ticket!r} did not start: a change"
+        return started
+
+    def end(self, ticket: Ticket, now: float) -> bool:
+        before = self.waiting, ticket.state, ticket in self.holders
+        ended = super().end(ticket, now)
+        after = self.waiting, ticket.state, ticket in self.holders
+        if ended:
+            assert before == (0, State.RUNNING, True), f"{ticket!r} has ended, and it did not run"
+            assert after == (0, State.DONE, False), f"{ticket!r} has ended, and holds room"
+            self._checked([ticket], list)
+        else:
+            assert after == before, f"{ticket!r} has not ended, and has changed"
+        return ended
+
     def line_up(self, ticket: Ticket, now: float) -> bool:
         before = self.waiting, ticket.state
         self._known.setdefault(ticket, ticket.state)
