@@ -125,8 +125,7 @@ def _heed(admission: Admission, scope: Any, fields: Fields, exchange: Exchange) 
     limit = admission.body_limit
     asker, wishes = exchange.asker, Wishes()
     exchange.wishes = wishes
-    # As it stands in the log if it is refused.
-    exchange.tenant, exchange.requested, exchange.rank = asker.who.key, asker.requested, DEFAULT
+    exchange.tenant, exchange.rank = asker.who.key, DEFAULT  # for the log, if it is refused
     if CONTENT_TYPE in fields and _is_json(fields):
         asks = not (asker.explicit or admission.plain) and scope["method"] == "POST"
         wishes.reads_tier = asks and openai_form(own_path(scope))
@@ -182,7 +181,7 @@ async def read_model(admission: Admission, exchange: Exchange) -> Failure | None
 def settle(admission: Admission, exchange: Exchange) -> None:
     """Note the class and the tenant it asks for a slot with."""
     asker = exchange.asker
-    exchange.tenant, exchange.requested, exchange.rank = asker.tenant, asker.requested, asker.rank
+    exchange.tenant, exchange.rank = asker.tenant, asker.rank
     label = asker.label
     if label is not None:
         metrics = admission.metrics

@@ -78,7 +78,6 @@ class Exchange(LeanTicket):
         "raw_receive",
         "raw_send",
         "reason",
-        "requested",
         "status",
         "streaming",
         "task",
@@ -91,7 +90,6 @@ class Exchange(LeanTicket):
     cancelling: int  # its task's cancellations from before
     keeps_head: bool
     pool_of_slots: Pool
-    requested: int
     task: asyncio.Task[Any] | None  # to be cancelled if it is preempted
     tenant: Hashable
     priority = 50
@@ -120,6 +118,11 @@ class Exchange(LeanTicket):
         self.streaming = False
         self.outcome: str | None = None  # once it has ended
         self.status = 0
+
+    @property
+    def requested(self) -> int:
+        """The class it asked for."""
+        return self.asker.requested
 
     @property
     def model(self) -> str | None:
