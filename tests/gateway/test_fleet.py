@@ -252,6 +252,17 @@ def test_adaptive_capacity_follows_the_latency_of_calls():
     run(main())
 
 
+def test_models_that_begin_or_cease_to_matter_are_told():
+    """Until then nobody is asked which model it wants."""
+    told: list[bool] = []
+    plain, listed = {"url": NOWHERE, "capacity": 4}, {"models": ["a"]}
+    fleet = Fleet(settings(plain), lambda: told.append(fleet.lists_models))
+    fleet.retune(settings(plain | listed))
+    fleet.retune(settings(plain | listed))
+    fleet.retune(settings(plain))
+    assert told == [True, False]
+
+
 def test_the_sum_saturates():
     upstreams = [{"url": f"http://10.0.0.{n}", "capacity": 60_000} for n in range(3)]
     assert fleet_of(*upstreams).capacities() == {"": 65_535}

@@ -168,13 +168,13 @@ def test_an_own_limit_that_is_not_honoured(monkeypatch):
 
 
 def test_a_clamp_that_raises_a_class(monkeypatch):
-    clamp = asking.clamp
+    settle = asking.settle
 
     def lifting(admission, exchange):
-        clamp(admission, exchange)
-        exchange.rank = exchange.who.ceiling
+        settle(admission, exchange)
+        exchange.rank = exchange.asker.who.ceiling
 
-    monkeypatch.setattr(asking, "clamp", lifting)
+    monkeypatch.setattr(asking, "settle", lifting)
     caught_by_the_model()
     with pytest.raises(CAUGHT):
         test = test_tenants.TestThroughTheMiddleware()
@@ -182,10 +182,13 @@ def test_a_clamp_that_raises_a_class(monkeypatch):
 
 
 def test_a_clamp_that_does_not_clamp(monkeypatch):
-    def clamp(admission, exchange):
+    settle = asking.settle
+
+    def lax(admission, exchange):
+        settle(admission, exchange)
         exchange.rank = exchange.requested
 
-    monkeypatch.setattr(asking, "clamp", clamp)
+    monkeypatch.setattr(asking, "settle", lax)
     caught_by_the_model()
 
 

@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.gateway import asking
 from fairlead.gateway.admission import Admission
+from fairlead.gateway.exchange import Exchange
+from fairlead.gateway.loading import load
 from fairlead.gateway.settings import BULK, CLASSES, DEFAULT, INTERACTIVE, SYSTEM
 from fairlead.gateway.tenants import REMEMBERED, Tenants
 from fairlead.testing import run_virtual
@@ -281,3 +284,39 @@ def test_a_trusted_header_from_whom_nobody_trusts_is_told_once(caplog):
     (said,) = caplog.messages
     assert f"x-tenant-id is not believed from {STRANGER}" in said
     assert "--no-proxy-headers" in said
+
+
+def ask(admission: Admission, address: str, *fields: tuple[bytes, bytes]) -> Exchange:
+    scope = {"client": (address, 1), "headers": fields, "http_version": "1.1", "path": "/"}
+    exchange = Exchange(admission.metrics, None, None)
+    assert asking.identify(admission, scope, exchange) is None
+    asking.settle(admission, exchange)
+    return exchange
+
+
+class TestWhoHasAskedBefore:
+    def test_is_known_by_all_that_is_said_of_it(self):
+        admission = Admission(config())
+        lower, higher = (b"x-fairlead-priority", b"bulk"), (b"x-fairlead-priority", b"default")
+        for _ in range(2):
+            assert ask(admission, STRANGER, lower).rank == BULK
+            assert ask(admission, STRANGER, higher).rank == DEFAULT
+            assert ask(admission, STRANGER, lower, higher).rank == DEFAULT
+            assert ask(admission, TRUSTED, (b"x-tenant-id", b"acme")).tenant == "header:acme"
+            assert ask(admission, STRANGER, (b"x-tenant-id", b"acme")).tenant == f"ip:{STRANGER}"
+
+    def test_is_remembered_within_bounds(self):
+        admission = Admission(config())
+        for number in range(REMEMBERED + 5):
+            ask(admission, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+            assert len(admission.askers) <= REMEMBERED
+        before = len(admission.askers)
+        ask(admission, STRANGER, (b"priority", b"u=1," + b"x" * asking.MEMORABLE))
+        assert len(admission.askers) == before
+
+    def test_is_looked_up_anew_after_a_reload(self):
+        admission = Admission(config())
+        fields = (b"x-tenant-id", b"acme"), (b"x-fairlead-priority", b"default")
+        assert ask(admission, TRUSTED, *fields).rank == DEFAULT
+        admission.retune(load(config(policies={"header:acme": {"max_class": "bulk"}})))
+        assert ask(admission, TRUSTED, *fields).rank == BULK

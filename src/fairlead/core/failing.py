@@ -49,6 +49,14 @@ class Failing:
             raise error
         raise PolicyError(f"{title(self.policy)} could not {deed} {ticket!r}: {error!r}") from error
 
+    def _not_charged(
+        self, ticket: Ticket, now: float, error: Exception, changed: list[Ticket]
+    ) -> NoReturn:
+        """The policy would not charge one that was about to start: its room is given back."""
+        self.capacity.give(ticket, now)
+        self.capacity.refund(ticket, ticket.cost, now)
+        self._blame("charge", ticket, error, changed)
+
     def _skips(self, ticket: Ticket) -> bool:
         try:
             return self.policy.skips(ticket)

@@ -132,9 +132,7 @@ class Gate(Telling, Shortcuts):
                     try:
                         self.policy.charge(ticket, ticket.cost, now)
                     except Exception as error:  # it may find the ticket wrong
-                        capacity.give(ticket, now)
-                        capacity.refund(ticket, ticket.cost, now)
-                        self._blame("charge", ticket, error, changed)
+                        self._not_charged(ticket, now, error, changed)
                 self._full = capacity.full
                 ticket.state = RUNNING
                 ticket.started_at = now

@@ -1,7 +1,8 @@
 """Short cuts past `offer` and `finish`, for the cases that come by the million: one call, and no list to take apart.
 
 Each does what the verb it stands for would do, or nothing at all, and says which; nobody else can tell the two apart.
-Whoever overrides `offer` or `finish` is to see all of it: there they are declined, unless it overrides them as well.
+Only what is over as it begins, a wait or a hold, is left to `advance`: `due` says so.  Whoever overrides `offer` or
+`finish` is to see all of it: there they are declined, unless it overrides them as well.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from fairlead.core.dispatch import Dispatcher
-from fairlead.core.ticket import DONE, NEW, RUNNING, UNSET, WAITING, Ticket
+from fairlead.core.dispatch import GONE, Dispatcher
+from fairlead.core.ticket import DONE, NEW, RUNNING, UNSET, WAITING, Outcome, Ticket
 
 
 def _no(gate: Dispatcher, ticket: Ticket, now: float) -> bool:
@@ -21,7 +22,7 @@ def _nobody(gate: Dispatcher, ticket: Ticket, now: float) -> None:
     return None
 
 
-DECLINED = {"draw": _no, "line_up": _no, "relay": _nobody}
+DECLINED = {"draw": _no, "end": _no, "line_up": _no, "relay": _nobody, "start": _no}
 
 
 class Shortcuts(Dispatcher):
@@ -44,11 +45,59 @@ class Shortcuts(Dispatcher):
         ticket.state = RUNNING
         return True
 
+    def start(self, ticket: Ticket, now: float) -> bool:
+        """Start a ticket at once, where nobody waits and there is room; False: nothing has changed, offer it.
+
+        To all others this is an offer; only its scopes stay unset, for it waits for none.
+        """
+        if self.waiting or self._full or not self.now <= now < self.due or ticket.state is not NEW:
+            return False
+        capacity = self.capacity
+        if not (self._all_skip or self._skips(ticket)) or capacity.admit(ticket, now) is not None:
+            return False
+        if self._charges:
+            try:
+                self.policy.charge(ticket, ticket.cost, now)
+            except Exception as error:
+                self._not_charged(ticket, now, error, [])
+        self._full = capacity.full
+        self.now = ticket.started_at = now
+        if ticket.arrived_at == UNSET:
+            ticket.arrived_at = now
+        self._seq = ticket.seq = self._seq + 1
+        ticket.state = RUNNING
+        self.holders[ticket] = False
+        if ticket.evictable or ticket.hold_until < inf:
+            self._watch(ticket)
+        return True
+
+    def end(self, ticket: Ticket, now: float) -> bool:
+        """End work that went well, where nobody waits for its room; False: nothing has changed, finish it.
+
+        To all others this is a finish.
+        """
+        if self.waiting or not self.now <= now < self.due or ticket.state is not RUNNING:
+            return False
+        watched = self.holders.pop(ticket, GONE)
+        if watched is GONE:
+            return False
+        self.now = now
+        ticket.state = DONE
+        capacity = self.capacity
+        if watched:
+            self._release(ticket, now, Outcome.OK, None)
+        else:
+            capacity.give(ticket, now)
+            if not self._lasts or capacity.opened:
+                self._full = False
+        if capacity.opened:
+            capacity.opened.clear()
+        return True
+
     def line_up(self, ticket: Ticket, now: float) -> bool:
         """Let a ticket wait for which there is no room; False: nothing has changed, offer it.
 
-        To all others this is an offer, but for one thing: where the policy lets it wait no longer than to `now`, that
-        is `due` then, and `advance` ends it.  False where it may be more than one more in the queue.
+        To all others this is an offer.  False where it may be more than one more in the queue.
         """
         if (
             self._relays is None
@@ -91,7 +140,6 @@ class Shortcuts(Dispatcher):
         holders, admitted = self.holders, self._admitted
         if holders.get(ticket, True):
             return None  # it holds nothing, or is watched
-        self.now = now
         following: Any
         try:
             following = self.policy.pick(self._asker, now)
@@ -100,12 +148,14 @@ class Shortcuts(Dispatcher):
         if len(admitted) != 1 or admitted[0] is not following:
             if following is None and not admitted:
                 return None  # all are withheld
+            self.now = now
             del holders[ticket]
             ticket.state = DONE
             counted.used -= 1
             self._full = False
             self._misled(following, now, [])
         admitted.clear()
+        self.now = now
         del holders[ticket]
         ticket.state = DONE
         following.state = RUNNING

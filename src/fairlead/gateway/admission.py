@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from fairlead.core import Ticket
+    from fairlead.gateway.asking import Asker, Said
     from fairlead.gateway.exchange import Exchange
     from fairlead.gateway.settings import Settings
     from fairlead.runtime import MakeGates
@@ -79,6 +80,7 @@ class Admission:
         self._capacities: Mapping[str, int] = {}
         self._tokens: OrderedDict[bytes, int] = OrderedDict()
         self.pools: dict[str, Pool] = {}
+        self.everyones: Pool | None = None  # where it depends on no model who may run a request
         # Operators', by pool; they outlive the pool and a reload.
         self.ceilings: dict[str, int] = {}
         loaded = config if isinstance(config, Loaded) else load(config)
@@ -112,11 +114,17 @@ class Admission:
         labels.most = loaded.settings.tenants.metric_labels
         labels.expect([*loaded.settings.priority_scheduler.tenant_policies, *keys])
         self.tenants = Tenants(loaded.settings, labels.of)
+        self.askers: dict[Said, Asker] = {}  # those who have asked, as `asking` knows them
         self.wanted = OWN_FIELDS | self.tenants.fields
         self.exempt = frozenset(loaded.settings.exempt)
         self.logs = loaded.settings.access_log
         self.body_limit = loaded.settings.limits.body_bytes
         self._limit = loaded.settings.fallback.max_concurrent_requests
+
+    def forget(self) -> None:
+        """Look up everybody anew: labels have changed hands."""
+        self.tenants.forget()
+        self.askers.clear()
 
     def retune(self, loaded: Loaded) -> None:
         """Apply other settings without dropping anybody who waits."""
@@ -165,6 +173,9 @@ class Admission:
                 if self.sharing is not None:
                     self.sharing.leave(pool.name)
 
+        everywhere = self._fleet is None or not self._fleet.lists_models
+        self.everyones = self.pools.get(ONLY) if everywhere else None
+
     def _follow_on(self) -> None:
         self.set_capacities(self._capacities)
 
@@ -202,8 +213,8 @@ class Admission:
     def pool(self, model: str | None) -> Pool | None:
         """Tell the pool of a request; None if nobody serves its model."""
         fleet = self._fleet
-        if fleet is None or not fleet.lists_models:  # everybody serves everything
-            return self.pools.get(ONLY)
+        if fleet is None or not fleet.lists_models:
+            return self.everyones
         name: str | None = ONLY
         if not (self.plain and fleet.empty):
             name = fleet.pool_of(model)

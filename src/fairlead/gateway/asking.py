@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,14 +16,17 @@ from fairlead.gateway.admission import (
     TRANSFER_ENCODING,
 )
 from fairlead.gateway.body import Body, BodyTooLarge
+from fairlead.gateway.exchange import Wishes
 from fairlead.gateway.responses import Failure, openai_form, own_path
 from fairlead.gateway.settings import DEFAULT
 from fairlead.gateway.tenant_labels import OTHER
+from fairlead.gateway.tenants import REMEMBERED
 
 if TYPE_CHECKING:
     from fairlead.gateway.admission import Admission
     from fairlead.gateway.exchange import Exchange
     from fairlead.gateway.priority import Fields
+    from fairlead.gateway.tenants import Tenant
 
 # The fields by which a request speaks of its body, and of how it wants to be treated.
 OF_ITSELF = frozenset(
@@ -38,6 +42,35 @@ OF_ITSELF = frozenset(
 )
 
 
+# The address of a client, then name and value of each field that says who asks, or for which class.
+Said = tuple[Any, ...]
+MEMORABLE = 512  # bytes of such fields; whoever says more is looked up every time
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks, for which class, and which it gets: that one, or the tenant's ceiling if that is lower."""
+
+    who: Tenant
+    tenant: str
+    requested: int
+    rank: int
+    explicit: bool  # its header asks for a class
+    unknown: bool  # one that nobody knows
+    label: str | None  # None: not counted
+    clamped: tuple[str, int, int] | None  # how, as metrics count it
+
+    @classmethod
+    def of(cls, who: Tenant, rank: int | None, *, unknown: bool = False, plain: bool) -> Asker:
+        """Settle the class; a plain limiter knows one class, and no tenants."""
+        if plain:
+            return cls(who, "", DEFAULT, DEFAULT, rank is not None, unknown, None, None)
+        requested = DEFAULT if rank is None else rank
+        given = min(requested, who.ceiling)
+        clamped = (who.label, requested, given) if given < requested else None
+        return cls(who, who.key, requested, given, rank is not None, unknown, who.label, clamped)
+
+
 class Peek(msgspec.Struct):
     """What a body may say about its request; everything else in it is skipped."""
 
@@ -50,48 +83,61 @@ _peek = msgspec.json.Decoder(Peek)
 
 def identify(admission: Admission, scope: Any, exchange: Exchange) -> Failure | None:
     """Read the header: the tenant, the class asked for, and what else the request says of itself."""
+    client = scope.get("client")
+    said: Said = (client[0] if client else None,)
     wanted = admission.wanted
-    fields: dict[bytes, list[bytes]] = {}
+    wishes = None
     for name, value in scope["headers"]:
         if name in wanted:
-            if name in fields:
-                fields[name].append(value)
+            if name not in OF_ITSELF:
+                said += (name, value)
+            elif wishes is None:
+                wishes = {name: [value]}
             else:
-                fields[name] = [value]
-    client = scope.get("client")
-    exchange.who = who = admission.tenants.of(client[0] if client else None, fields)
-    exchange.tenant = who.key
-    rank = None
-    if fields:
-        rank, unknown = priority.explicit_rank(fields)
-        if unknown:
-            admission.metrics.unknown[who.label] += 1
-        if rank is None:
-            rank = priority.urgency_rank(fields)
-        if rank is not None:
-            exchange.requested = rank
-    if OF_ITSELF.isdisjoint(fields) and scope["http_version"] < "2":
+                wishes.setdefault(name, []).append(value)
+    asker = exchange.asker = admission.askers.get(said) or _look_up(admission, said)
+    if asker.unknown:
+        admission.metrics.unknown[asker.who.label] += 1
+    if wishes is None and scope["http_version"] < "2":
         return None
-    return _heed(admission, scope, fields, rank, exchange)
+    return _heed(admission, scope, wishes or {}, exchange)
 
 
-def _heed(
-    admission: Admission, scope: Any, fields: Fields, rank: int | None, exchange: Exchange
-) -> Failure | None:
+def _look_up(admission: Admission, said: Said) -> Asker:
+    """Read who asks for which class, and remember it: most who ask go on asking."""
+    fields: dict[bytes, list[bytes]] = {}
+    for name, value in zip(said[1::2], said[2::2], strict=True):
+        fields.setdefault(name, []).append(value)
+    rank, unknown = priority.explicit_rank(fields)
+    if rank is None:
+        rank = priority.urgency_rank(fields)
+    who = admission.tenants.of(said[0], fields)
+    asker = Asker.of(who, rank, unknown=unknown, plain=admission.plain)
+    if sum(map(len, said[1:])) <= MEMORABLE:
+        if len(admission.askers) >= REMEMBERED:
+            admission.askers.clear()
+        admission.askers[said] = asker
+    return asker
+
+
+def _heed(admission: Admission, scope: Any, fields: Fields, exchange: Exchange) -> Failure | None:
     """Read what a request says of its body and its wishes."""
     limit = admission.body_limit
+    asker, wishes = exchange.asker, Wishes()
+    exchange.wishes = wishes
+    exchange.tenant, exchange.rank = asker.who.key, DEFAULT  # for the log, if it is refused
     if CONTENT_TYPE in fields and _is_json(fields):
-        asks = rank is None and not admission.plain and scope["method"] == "POST"
-        exchange.reads_tier = asks and openai_form(own_path(scope))
-        exchange.reads_body = exchange.reads_tier or admission.reads_model
-        exchange.model_unread = not exchange.reads_body
+        asks = not (asker.explicit or admission.plain) and scope["method"] == "POST"
+        wishes.reads_tier = asks and openai_form(own_path(scope))
+        wishes.reads_body = wishes.reads_tier or admission.reads_model
+        wishes.model_unread = not wishes.reads_body
     if priority.REQUEST_TIMEOUT in fields or priority.GRPC_TIMEOUT in fields:
-        exchange.own_limit = priority.own_wait_limit(fields)
+        wishes.limit = priority.own_wait_limit(fields)
     if DECISION in fields:
-        exchange.decision = True
+        wishes.decision = True
     if RETRY_TOKEN in fields:
-        exchange.token = fields[RETRY_TOKEN][0]
-        exchange.evictions = admission.redeem_token(exchange.token)
+        wishes.token = fields[RETRY_TOKEN][0]
+        exchange.evictions = admission.redeem_token(wishes.token)
     length = fields.get(CONTENT_LENGTH)
     if length is None:
         if TRANSFER_ENCODING in fields or scope["http_version"] >= "2":
@@ -105,14 +151,14 @@ async def read_body(admission: Admission, exchange: Exchange) -> Failure | None:
     """Read the body before admission, for what it says of the request."""
     failure = await read_model(admission, exchange)
     if exchange.gone:
-        clamp(admission, exchange)
+        settle(admission, exchange)
         exchange.leave()
     return failure
 
 
 async def read_model(admission: Admission, exchange: Exchange) -> Failure | None:
     """Read the body for what it says of the request, also of one that came when nobody wanted to know."""
-    exchange.model_unread = False
+    exchange.wishes.model_unread = False
     if exchange.body is None:
         exchange.body = Body(exchange.raw_receive, admission.body_limit)
     try:
@@ -125,26 +171,25 @@ async def read_model(admission: Admission, exchange: Exchange) -> Failure | None
         said = _peek.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # not ours to complain of: the application will
-    if exchange.reads_tier:
-        exchange.requested = priority.tier_rank(said.service_tier)
-    exchange.model = said.model if isinstance(said.model, str) else None
+    if exchange.wishes.reads_tier:
+        rank = priority.tier_rank(said.service_tier)
+        exchange.asker = Asker.of(exchange.asker.who, rank, plain=admission.plain)
+    exchange.wishes.model = said.model if isinstance(said.model, str) else None
     return None
 
 
-def clamp(admission: Admission, exchange: Exchange) -> None:
-    """Settle the class: what was asked for, or the tenant's ceiling if that is lower."""
-    if admission.plain:
-        exchange.rank, exchange.tenant = DEFAULT, ""
-        exchange.requested = DEFAULT
-        return
-    metrics, who = admission.metrics, exchange.who
-    exchange.rank = requested = exchange.requested
-    if requested > who.ceiling:
-        exchange.rank = who.ceiling
-        metrics.clamps[who.label, requested, who.ceiling] += 1
-    metrics.tenants[who.label] += 1
-    if who.label is OTHER and metrics.labels.notice(who.key):
-        admission.tenants.forget()
+def settle(admission: Admission, exchange: Exchange) -> None:
+    """Note the class and the tenant it asks for a slot with."""
+    asker = exchange.asker
+    exchange.tenant, exchange.rank = asker.tenant, asker.rank
+    label = asker.label
+    if label is not None:
+        metrics = admission.metrics
+        metrics.tenants[label] += 1
+        if asker.clamped is not None:
+            metrics.clamps[asker.clamped] += 1
+        if label is OTHER and metrics.labels.notice(asker.tenant):
+            admission.forget()
 
 
 def too_large(limit: int) -> Failure:

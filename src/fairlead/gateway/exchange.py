@@ -24,19 +24,36 @@ from fairlead.core.ticket import (
     QueueLimit,
 )
 from fairlead.gateway.metrics import CLIENT_GONE, COMPLETED, DISCONNECTED, FAILED
-from fairlead.gateway.settings import CLASSES, DEFAULT
+from fairlead.gateway.settings import CLASSES
 from fairlead.runtime.loop import task_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Hashable
 
+    from fairlead.gateway.asking import Asker
     from fairlead.gateway.body import Body
     from fairlead.gateway.metrics import Metrics
     from fairlead.gateway.pool import Pool
-    from fairlead.gateway.tenants import Tenant
 
 AT_ONCE = 64 << 10  # bytes that a server may hold for a client that has yet to read them
 DATA = frozenset({"http.response.body", "http.response.pathsend", "http.response.zerocopysend"})
+
+
+class Wishes:
+    """What a request says of its body, and of how it wants to be treated."""
+
+    __slots__ = ("decision", "limit", "model", "model_unread", "reads_body", "reads_tier", "token")
+
+    def __init__(self) -> None:
+        self.limit: float | None = None  # the wait it would accept
+        self.reads_body = self.reads_tier = False  # before it asks
+        self.model: str | None = None  # that its body names
+        self.model_unread = False  # for nobody wanted to know it when it came
+        self.token: bytes | None = None  # it came with, and no other was given for it
+        self.decision = False  # to be told
+
+
+NO_WISHES = Wishes()  # of most; nobody changes it
 
 
 class Exchange(LeanTicket):
@@ -45,42 +62,36 @@ class Exchange(LeanTicket):
     # Slots, each set: of a class whose defaults it finds elsewhere a reader pays four times as much.
     __slots__ = (
         "answering",
+        "asker",
         "body",
         "cancelling",
         "committed",
-        "decision",
         "evictions",
         "head",
         "keeps_head",
         "member",
         "metrics",
-        "model",
-        "model_unread",
         "moved",
         "outcome",
-        "own_limit",
         "pool_of_slots",
         "rank",
         "raw_receive",
         "raw_send",
-        "reads_body",
-        "reads_tier",
         "reason",
-        "requested",
         "status",
         "streaming",
         "task",
         "tenant",
-        "token",
         "waiter",
-        "who",
+        "wishes",
     )
 
+    asker: Asker
     cancelling: int  # its task's cancellations from before
     keeps_head: bool
     pool_of_slots: Pool
+    task: asyncio.Task[Any] | None  # to be cancelled if it is preempted
     tenant: Hashable
-    who: Tenant
     priority = 50
     work = None
 
@@ -98,55 +109,52 @@ class Exchange(LeanTicket):
         self.metrics = metrics
         self.raw_receive = receive
         self.raw_send = send
-        self.rank = self.requested = DEFAULT
-        self.own_limit: float | None = None  # the wait it would accept
-        self.reads_body = self.reads_tier = False  # before it asks
-        self.model: str | None = None  # that its body names, if somebody wants to know
-        self.model_unread = False  # for nobody did when it came
+        self.wishes = NO_WISHES
         self.moved = False  # from a pool that is no more
         self.body: Body | None = None  # None: left to the server
         self.waiter: asyncio.Future[None] | None = None
-        self.task: asyncio.Task[Any] | None = None  # to be cancelled if it is preempted
         self.head: Any = None  # the start of the response, kept back
-        self.token: bytes | None = None  # it came with, and no other was given for it
-        self.decision = False  # whether the client asked to be told
         self.answering = False  # the head of the response has gone, or goes with the first byte
         self.streaming = False
         self.outcome: str | None = None  # once it has ended
         self.status = 0
 
     @property
+    def requested(self) -> int:
+        """The class it asked for."""
+        return self.asker.requested
+
+    @property
+    def model(self) -> str | None:
+        """What its body names, if somebody wanted to know."""
+        return self.wishes.model
+
+    @property
     def patience(self) -> float | None:
         """What the request itself said, and not its class."""
-        return self.own_limit
+        return self.wishes.limit
 
     # Asking for a slot
 
-    def offer(self) -> None:
+    def offer(self, pool: Pool) -> None:
         """Ask; `state` is the answer.  It stays NEW where there is no capacity at all, unless it has waited before."""
-        pool = self.pool_of_slots
+        self.pool_of_slots = pool
         if not (pool.slots or self.moved):
             return
-        tuning, rank = pool.tuning, self.rank
-        self.can_preempt = tuning.can_preempt[rank]
-        self.keeps_head = tuning.keeps_head[rank]
-        self.evictable = tuning.evictable[rank]
+        self.can_preempt, self.keeps_head, self.evictable = pool.tuning.treated[self.rank]
         gate, runtime = pool.gate, pool.runtime
         # A task of the gate's own loop and thread: to ask for the running loop takes a system call before Python 3.12.
         task = task_of(runtime.loop) if get_ident() == runtime.thread else None
         if task is None:
             runtime.enter("gateway")
             task = task_of(runtime.loop)
-        # Noted whatever its class: a reload while it waits may let others preempt it.
         self.task = task
-        self.cancelling = 0 if task is None else task.cancelling()
-        if self.own_limit is not None and self.arrived_at == -inf:
-            self.wait_until = runtime.clock() + self.own_limit
-        changed = gate.offer(self, runtime.clock())
-        if changed or gate.due < runtime.timer_at:
-            runtime.after(changed)
-        if self.state is RUNNING:
-            self.metrics.at_once[rank] += 1
+        if self.wishes.limit is not None and self.arrived_at == -inf:
+            self.wait_until = runtime.clock() + self.wishes.limit
+        if not gate.start(self, runtime.clock()):
+            runtime.offer(self)
+        if self.evictable or self.state is not RUNNING:  # who waits may be so after a reload
+            self.cancelling = 0 if task is None else task.cancelling()
 
     async def wait(self, body: Body) -> None:
         """Wait for the verdict, reading ahead so as to notice a client that leaves."""
@@ -231,7 +239,7 @@ class Exchange(LeanTicket):
         elif kind == "http.response.start":
             if not self.answering:
                 self.status = message["status"]
-            if self.decision:
+            if self.wishes.decision:
                 message = self._with_decision(message)
             if self.keeps_head:
                 self.head = message
@@ -305,7 +313,8 @@ class Exchange(LeanTicket):
         else:
             self.metrics.ended[self.rank, outcome] += 1
         pool = self.pool_of_slots
-        pool.runtime.finish(self)
+        if not pool.gate.end(self, pool.runtime.clock()):
+            pool.runtime.finish(self)
         pool.finished.append(pool.gate.now)
         if pool.on_end is not None:
             pool.on_end()

@@ -244,10 +244,11 @@ class Fleet:
             self._last = now
             self._on_change()
 
-    def _standing(self) -> tuple[dict[str, int], list[str]]:
-        """Tell what others follow: the slots, and who is down."""
+    def _standing(self) -> tuple[object, ...]:
+        """Tell what others follow: the slots, who is down, and whether models matter."""
         every = self._upstreams.values()
-        return self.capacities(), [one.url for one in every if not (one.healthy or one.awaited)]
+        down = [one.url for one in every if not (one.healthy or one.awaited)]
+        return self.capacities(), down, self.lists_models
 
     def _regroup(self) -> None:
         members = list(self._upstreams.values())

@@ -75,7 +75,6 @@ class Metrics:
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         classes = range(len(CLASSES))
-        self.at_once = [0 for _ in classes]  # admitted without waiting
         self.waited = [Histogram() for _ in classes]  # of those admitted after a wait
         self.first_byte = [Histogram() for _ in classes]
         self.refused: Counter[tuple[int, str]] = Counter()
@@ -102,7 +101,9 @@ class Metrics:
 
     def admitted(self, rank: int) -> int:
         """Tell how many requests of a class have been given a slot."""
-        return self.at_once[rank] + sum(self.waited[rank].counts)
+        inflight = sum(pool.capacity.inflight[rank] for pool in self._admission.pools.values())
+        ended = sum(self.ended[rank, outcome] for outcome in (FAILED, DISCONNECTED, PREEMPTED))
+        return inflight + self.completed[rank] + ended
 
     def count_refused_request(self, code: str) -> None:
         """Count a request that was answered with an error before it asked for a slot."""
@@ -140,7 +141,7 @@ class Metrics:
             histogram = Histogram()
             histogram.total = waited.total
             histogram.counts = list(waited.counts)
-            histogram.counts[0] += self.at_once[rank]
+            histogram.counts[0] += self.admitted(rank) - sum(waited.counts)  # those at once
             merged.append(histogram)
         return merged
 

@@ -70,7 +70,11 @@ class PriorityMiddleware:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection: an HTTP request in its turn, anything else at once."""
         admission = self.admission
-        if scope["type"] != "http" or own_path(scope) in admission.exempt:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        path = own_path(scope) if scope.get("root_path") else scope["path"]
+        if path in admission.exempt:
             await self.app(scope, receive, send)
             return
         if not self._begun:
@@ -78,21 +82,22 @@ class PriorityMiddleware:
         exchange = Exchange(admission.metrics, receive, send)
         try:
             failure = asking.identify(admission, scope, exchange)
-            if exchange.reads_body and failure is None:
+            if exchange.wishes.reads_body and failure is None:
                 failure = await asking.read_body(admission, exchange)
             if failure is None and exchange.outcome is None:
-                asking.clamp(admission, exchange)
-                failure = self._ask(exchange)
+                asking.settle(admission, exchange)
+                if (pool := admission.everyones) is not None:
+                    exchange.offer(pool)
+                else:
+                    failure = self._ask(exchange)
             try:
                 if exchange.state is WAITING:
                     failure = await self._wait(exchange)
-                if exchange.state is RUNNING and exchange.model_unread and admission.reads_model:
-                    failure = await asking.read_model(admission, exchange)
                 if exchange.state is RUNNING and failure is None:
-                    if exchange.model is not None:
-                        scope["fairlead.model"] = exchange.model
                     if exchange.body is not None:
                         receive = exchange.body.receive
+                        if exchange.model is not None:
+                            scope["fairlead.model"] = exchange.model
                     await self.app(scope, receive, exchange.send)
             except BaseException as error:
                 if not self._absorb(error, exchange):
@@ -100,10 +105,10 @@ class PriorityMiddleware:
             if exchange.state is not DONE:
                 failure = self._conclude(exchange, failure)
                 if failure is not None and not exchange.answering:
-                    await self._answer(failure, exchange, own_path(scope))
+                    await self._answer(failure, exchange, path)
         finally:
-            if exchange.evictions and exchange.token and exchange.outcome != count.COMPLETED:
-                admission.keep_token(exchange.token, exchange.evictions)
+            if exchange.evictions and exchange.outcome != count.COMPLETED and exchange.wishes.token:
+                admission.keep_token(exchange.wishes.token, exchange.evictions)
             if exchange.body is not None:
                 exchange.body.stop_reading()
             if admission.logs and access.logger.isEnabledFor(logging.INFO):
@@ -126,7 +131,7 @@ class PriorityMiddleware:
             return _nobody_serves(exchange.model)
         exchange.pool_of_slots = pool
         if self.admission.runs(exchange):
-            exchange.offer()
+            exchange.offer(pool)
         return None
 
     async def _wait(self, exchange: Exchange) -> Failure | None:
@@ -140,11 +145,17 @@ class PriorityMiddleware:
                 failure = await self._ask_again(exchange)
                 if failure is not None:
                     return failure
+        if (
+            exchange.state is RUNNING
+            and exchange.wishes.model_unread
+            and self.admission.reads_model
+        ):
+            return await asking.read_model(self.admission, exchange)
         return None
 
     async def _ask_again(self, exchange: Exchange) -> Failure | None:
         """Ask elsewhere; by now that may depend on the model."""
-        if exchange.model_unread and self.admission.reads_model:
+        if exchange.wishes.model_unread and self.admission.reads_model:
             failure = await asking.read_model(self.admission, exchange)
             if exchange.gone:
                 exchange.leave()
@@ -190,7 +201,7 @@ class PriorityMiddleware:
             exchange.outcome = f"rejected_{failure.code}"
             self.admission.metrics.count_refused_request(failure.code)
         headers = []
-        if exchange.decision:
+        if exchange.wishes.decision:
             headers.append(exchange.decision_line(failure.code, exchange.waited()))
         await send_failure(exchange.raw_send, failure, path, headers)
 
@@ -229,8 +240,11 @@ class PriorityMiddleware:
         return Failure(503, "scheduler_preempted", text, 1, headers)
 
     def _token(self, exchange: Exchange, evictions: int) -> tuple[tuple[bytes, bytes], ...]:
-        exchange.token = None  # the new one stands for it
-        return ((RETRY_TOKEN, self.admission.issue_token(evictions)),) if evictions else ()
+        if not evictions:
+            return ()
+        if exchange.wishes.token is not None:
+            exchange.wishes.token = None  # the new one stands for it
+        return ((RETRY_TOKEN, self.admission.issue_token(evictions)),)
 
 
 def _nobody_serves(model: str | None) -> Failure:

@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 LONGEST_RETRY = 60  # seconds a client is asked to stay away, at most
 
 
+class Treatment(NamedTuple):
+    """What a class may do to others, and others to it."""
+
+    can_preempt: bool
+    keeps_head: bool  # until the first byte, so that a failure may take its place
+    evictable: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """What settings mean to a gate; lists go by rank.
@@ -40,9 +48,7 @@ class Tuning:
     floors: tuple[int, ...]
     shares: tuple[float, ...]
     linger: tuple[float, ...]
-    can_preempt: tuple[bool, ...]
-    keeps_head: tuple[bool, ...]  # until the first byte, so that a failure may take its place
-    evictable: tuple[bool, ...]
+    treated: tuple[Treatment, ...]
     weights: Mapping[Hashable, float]
     lend: bool
     budget: int
@@ -71,11 +77,14 @@ class Tuning:
             floors=tuple(0 if plain else one.reserved_floor for one in classes),
             shares=tuple(0.0 if plain else one.reserved_per_slot for one in classes),
             linger=tuple(one.starvation_threshold for one in classes),
-            can_preempt=tuple(can_preempt),
-            keeps_head=tuple(any(can_preempt[rank + 1 :]) for rank in range(len(CLASSES))),
-            # A class that no tenant may have preempts nobody: the gate need not watch for it.
-            evictable=tuple(
-                any(can_preempt[rank + 1 : highest + 1]) for rank in range(len(CLASSES))
+            treated=tuple(
+                Treatment(
+                    can_preempt=can_preempt[rank],
+                    keeps_head=any(can_preempt[rank + 1 :]),
+                    # A class that no tenant may have preempts nobody: the gate need not watch for it.
+                    evictable=any(can_preempt[rank + 1 : highest + 1]),
+                )
+                for rank in range(len(CLASSES))
             ),
             weights={} if plain else weights,
             lend=said.lend_reservations,
@@ -161,8 +170,8 @@ class Pool:
         """
         self.tuning = tuning
         for waiter in self.gate.waiters():
-            waiter.evictable = tuning.evictable[waiter.rank]
-            waiter.keeps_head = tuning.keeps_head[waiter.rank]  # type: ignore[attr-defined]
+            _, keeps_head, waiter.evictable = tuning.treated[waiter.rank]
+            waiter.keeps_head = keeps_head  # type: ignore[attr-defined]
         self.runtime.adjust(Change("classes", "retune", (tuning.levels, tuning.budget)))
         self._weigh()
         kept = (tuning.floors, tuning.shares, tuning.linger, tuning.lend)

@@ -10,7 +10,7 @@ import hashlib
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairlead.gateway.forwarding import plain_address, text_of, trust
 from fairlead.gateway.settings import CLASSES, INTERACTIVE
@@ -62,7 +62,6 @@ class Tenants:
         self._policies: Mapping[str, TenantPolicy] = scheduler.tenant_policies
         self._ceiling = default_ceiling(scheduler)
         self._known: dict[str, Tenant] = {}  # by key
-        self._at: dict[str | None, Tenant] = {}  # by address, as the server writes it
         self._told = False  # that the trusted header came from whom nobody trusts
         # The header fields that say whose a request is.
         self.fields = {FORWARDED_FOR}
@@ -88,22 +87,22 @@ class Tenants:
                     address,
                 )
             if key is not None:
-                return self._known.get(key) or self._look_up(key, self._known, key)
-        return self._at.get(address) or self._look_up(_key_at(address), self._at, address)
+                return self._known.get(key) or self._look_up(key)
+        key = _key_at(address)
+        return self._known.get(key) or self._look_up(key)
 
     def forget(self) -> None:
         """Look up everybody anew: labels have changed hands."""
         self._known.clear()
-        self._at.clear()
 
-    def _look_up(self, key: str, known: dict[Any, Tenant], by: str | None) -> Tenant:
+    def _look_up(self, key: str) -> Tenant:
         policy = self._policies.get(key)
         own = policy.max_class if policy is not None else None
         ceiling = self._ceiling if own is None else CLASSES.index(own)
         tenant = Tenant(key, ceiling, self._label_of(key))
-        if len(known) >= REMEMBERED:
-            known.clear()
-        known[by] = tenant
+        if len(self._known) >= REMEMBERED:
+            self._known.clear()
+        self._known[key] = tenant
         return tenant
 
     def _by_key(self, fields: Fields) -> str | None:

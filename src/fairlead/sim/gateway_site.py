@@ -76,8 +76,7 @@ class GatewaySite(Site):
         else:
             ceiling = self._ceiling
         ticket.rank = rank = min(self._ranks[arrival.cls], ceiling)
-        ticket.can_preempt = self._tuning.can_preempt[rank]
-        ticket.evictable = self._tuning.evictable[rank]
+        ticket.can_preempt, _, ticket.evictable = self._tuning.treated[rank]
         return ticket
 
 

@@ -12,6 +12,9 @@ from fairlead.errors import FairleadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from typing import TypeVar
+
+    Answer = TypeVar("Answer")
 
 ENDED = frozenset({State.DONE, State.REFUSED, State.EXPIRED, State.WITHDRAWN})
 MOVES = {
@@ -51,34 +54,59 @@ class CheckedGate(Gate):
         self._check_books()
         return drawn
 
+    def start(self, ticket: Ticket, now: float) -> bool:
+        waiting = self.waiting
+        if not self._cut(super().start, ticket, now):
+            return False
+        assert not waiting, f"{ticket!r} was started past {waiting} who wait"
+        assert ticket in self.holders, f"{ticket!r} was started, and holds no room"
+        return True
+
+    def end(self, ticket: Ticket, now: float) -> bool:
+        waiting, held = self.waiting, ticket in self.holders
+        if not self._cut(super().end, ticket, now):
+            return False
+        assert not waiting, f"{ticket!r} was ended, and its room is not offered to {waiting}"
+        assert held > (ticket in self.holders), f"{ticket!r} was ended, and gave no room back"
+        return True
+
     def line_up(self, ticket: Ticket, now: float) -> bool:
-        before = self.waiting, ticket.state
-        self._known.setdefault(ticket, ticket.state)
-        lined_up = super().line_up(ticket, now)
-        if lined_up:
-            after = before[0] + 1, State.WAITING
-            assert before[1] is State.NEW, f"{ticket!r} lined up twice"
-            assert (self.waiting, ticket.state) == after, f"{ticket!r} lined up, and does not wait"
-            self._checked([ticket], list)
-        else:
-            assert (self.waiting, ticket.state) == before, f"{ticket!r} did not line up: a change"
-        return lined_up
+        waiting = self.waiting
+        if not self._cut(super().line_up, ticket, now):
+            return False
+        assert ticket.state is State.WAITING, f"{ticket!r} was lined up, and does not wait"
+        assert self.waiting == waiting + 1, f"{ticket!r} was lined up, and is not counted"
+        return True
 
     def relay(self, ticket: Ticket, now: float) -> Ticket | None:
         waiting, active, held = self.waiting, self.active, ticket in self.holders
-
-        def verb() -> list[Ticket]:
-            following = Gate.relay(self, ticket, now)
-            return [] if following is None else [following]
-
-        changed = self._checked([ticket], verb)
-        if changed:
-            assert held, f"{ticket!r} was relayed, and held no room"
-            assert ticket not in self.holders, f"{ticket!r} was relayed, and holds room"
+        following = self._cut(super().relay, ticket, now)
+        if following is not None:
+            assert held > (ticket in self.holders), f"{ticket!r} was relayed, and gave no room back"
             assert (self.waiting, self.active) == (waiting - 1, active), "one ends, one starts"
-            return changed[0]
-        assert (ticket in self.holders) is held, f"{ticket!r} was not relayed, and has changed"
-        return None
+        return following
+
+    def _cut(self, cut: Callable[[Ticket, float], Answer], ticket: Ticket, now: float) -> Answer:
+        """Check a short cut as the verb it stands for; one that is declined has changed nothing."""
+        self._known.setdefault(ticket, ticket.state)
+        before = self._standing(ticket)
+        try:
+            answer = cut(ticket, now)
+        except FairleadError:
+            self._check_failed([ticket])
+            raise
+        if not answer:
+            assert self._standing(ticket) == before, (
+                f"{ticket!r} took no short cut, and something has changed"
+            )
+            return answer
+        # What is over as it begins is left to `advance`.
+        self._check([] if answer is True else [answer], [ticket], settled=now < self.due)
+        return answer
+
+    def _standing(self, ticket: Ticket) -> tuple[object, ...]:
+        held = ticket in self.holders
+        return ticket.state, held, self.waiting, self.active, self.late, self.now, self._seq
 
     def enlist(self, tickets: Iterable[Ticket], now: float) -> Sequence[Ticket]:
         tickets = list(tickets)
@@ -126,16 +154,24 @@ class CheckedGate(Gate):
         try:
             changed = verb(*args)
         except FairleadError:
-            self._check_moves(self._untold, own)  # they are told by the next verb
-            self._check_books()
+            self._check_failed(own)
             raise
+        self._check(changed, own)
+        return changed
+
+    def _check_failed(self, own: Sequence[Ticket]) -> None:
+        self._check_moves(self._untold, own)  # they are told by the next verb
+        self._check_books()
+
+    def _check(
+        self, changed: Sequence[Any], own: Sequence[Ticket], *, settled: bool = True
+    ) -> None:
         assert len(set(map(id, changed))) == len(changed), f"told twice: {changed}"
         self._check_moves(changed, own)
         self._check_books()
-        if not self._untold:
+        if settled and not self._untold:
             self._check_nobody_waits_in_vain()
             self._check_wakeup()
-        return changed
 
     def _check_moves(self, changed: Sequence[Ticket], own: Sequence[Ticket]) -> None:
         """A ticket moves along the diagram, ends once, and every move of another ticket is told."""
