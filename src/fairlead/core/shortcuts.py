@@ -50,7 +50,7 @@ class Shortcuts(Dispatcher):
 
         To all others this is an offer; only its scopes stay unset, for it waits for none.
         """
-        if self.waiting or self._full or not self.now <= now < self.due or ticket.state is not NEW:
+        if self.waiting or self._full or not (self.now <= now and now < self.due) or ticket.state is not NEW:
             return False
         capacity = self.capacity
         if not (self._all_skip or self._skips(ticket)) or capacity.admit(ticket, now) is not None:
@@ -76,7 +76,7 @@ class Shortcuts(Dispatcher):
 
         To all others this is a finish.
         """
-        if self.waiting or not self.now <= now < self.due or ticket.state is not RUNNING:
+        if self.waiting or not (self.now <= now and now < self.due) or ticket.state is not RUNNING:
             return False
         watched = self.holders.pop(ticket, GONE)
         if watched is GONE:
@@ -102,7 +102,7 @@ class Shortcuts(Dispatcher):
         if (
             self._relays is None
             or not self._full
-            or not self.now <= now < self.due
+            or not (self.now <= now and now < self.due)
             or self.policy.limited
             or ticket.can_preempt
             or ticket.hold_until < inf
@@ -134,7 +134,7 @@ class Shortcuts(Dispatcher):
             counted is None
             or counted.used != counted.total
             or not self.waiting
-            or not self.now <= now < self.due
+            or not (self.now <= now and now < self.due)
         ):
             return None
         holders, admitted = self.holders, self._admitted

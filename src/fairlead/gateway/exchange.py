@@ -25,7 +25,7 @@ from fairlead.core.ticket import (
 )
 from fairlead.gateway.metrics import CLIENT_GONE, COMPLETED, DISCONNECTED, FAILED
 from fairlead.gateway.settings import CLASSES
-from fairlead.runtime.loop import task_of
+from fairlead.runtime.loop import NO_WAIT, task_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Hashable
@@ -233,7 +233,7 @@ class Exchange(LeanTicket):
             if kind in DATA and not message.get("more_body", False):
                 return self._send_data(message)
         elif self.body is not None and self.unanswerable:
-            return _nothing()
+            return NO_WAIT
         elif kind in DATA:
             return self._send_data(message)
         elif kind == "http.response.start":
@@ -243,10 +243,10 @@ class Exchange(LeanTicket):
                 message = self._with_decision(message)
             if self.keeps_head:
                 self.head = message
-                return _nothing()
+                return NO_WAIT
             self.answering = True
         elif self.state is EVICTED:
-            return _nothing()
+            return NO_WAIT
         sending: Awaitable[None] = self.raw_send(message)
         return sending
 
@@ -319,6 +319,3 @@ class Exchange(LeanTicket):
         if pool.on_end is not None:
             pool.on_end()
 
-
-async def _nothing() -> None:
-    """What is not sent."""

@@ -164,7 +164,7 @@ class Classes(Policy):
 
     def push(self, ticket: Ticket, now: float) -> bool | None:
         rank = ticket.rank
-        if not 0 <= rank <= self._top:
+        if rank < 0 or rank > self._top:
             raise self._unknown(rank)
         if ticket.scopes:
             self._direct = False
@@ -332,7 +332,7 @@ class Classes(Policy):
 
     def charge(self, ticket: Ticket, amount: float, now: float) -> None:
         rank = ticket.rank
-        if not 0 <= rank <= self._top:
+        if rank < 0 or rank > self._top:
             raise self._unknown(rank)
         queue = self._queues[rank]
         if amount > 0 and ticket.started_at == inf:
