@@ -83,6 +83,12 @@ def urgency(job: ReadyJob, now: float) -> int:
     return 0 if soft is None and hard is None else NEGATIVE[score(now, soft, hard)]
 
 
+def sla(job: ReadyJob) -> tuple[float | None, ...]:
+    """Tell the SLA as part of a cohort's name, of which there may be a million: the shorter the better."""
+    soft, hard = job.soft, job.hard
+    return (soft,) if hard is None else (soft, hard)
+
+
 class ByLevel(JobRanking):
     """GlobalPriorityExecutionPlanner, by depth."""
 
@@ -92,7 +98,7 @@ class ByLevel(JobRanking):
 
     def terms(self, ticket: Ticket) -> tuple[Hashable, ...]:
         job: ReadyJob = ticket.work
-        return job.level, job.soft, job.hard
+        return (job.level, *sla(job))
 
 
 class ByHeight(JobRanking):
@@ -104,7 +110,7 @@ class ByHeight(JobRanking):
 
     def terms(self, ticket: Ticket) -> tuple[Hashable, ...]:
         job: ReadyJob = ticket.work
-        return job.height, job.soft, job.hard
+        return (job.height, *sla(job))
 
 
 class ByRuntime(JobRanking):
@@ -116,7 +122,7 @@ class ByRuntime(JobRanking):
 
     def terms(self, ticket: Ticket) -> tuple[Hashable, ...]:
         job: ReadyJob = ticket.work
-        return runtime(job), job.level, job.soft, job.hard
+        return (runtime(job), job.level, *sla(job))
 
 
 class ByDeadline(JobRanking):
@@ -135,7 +141,7 @@ class ByDeadline(JobRanking):
 
     def terms(self, ticket: Ticket) -> tuple[Hashable, ...]:
         job: ReadyJob = ticket.work
-        return self.limit(job), job.level, job.soft, job.hard
+        return (self.limit(job), job.level, *sla(job))
 
 
 class BySlack(ByDeadline):
@@ -164,7 +170,7 @@ class ByRatio(JobRanking, RatioRanking):
 
     def terms(self, ticket: Ticket) -> tuple[Hashable, ...]:
         job: ReadyJob = ticket.work
-        return self.length(ticket), self.age(ticket), job.level, job.soft, job.hard
+        return (self.length(ticket), self.age(ticket), job.level, *sla(job))
 
 
 class ByUrgency(JobRanking):
@@ -177,7 +183,7 @@ class ByUrgency(JobRanking):
 
     def terms(self, ticket: Ticket) -> tuple[Hashable, ...]:
         job: ReadyJob = ticket.work
-        return job.soft, job.hard
+        return sla(job)
 
     def size(self, ticket: Ticket) -> Any:
         return 0

@@ -54,7 +54,6 @@ class _Job:
         "arrived_at",
         "place",
         "pool",
-        "promoted",
         "scopes",
         "seq",
         "started_at",
@@ -67,7 +66,6 @@ class _Job:
     arrived_at: float
     place: Any
     pool: Hashable
-    promoted: bool
     scopes: tuple[Hashable, ...]
     seq: int
     started_at: float
@@ -85,6 +83,7 @@ class _Job:
     labels = None
     patience = None
     priority = 0
+    promoted = False
     rank = 0
     reason = None
     wait_until = inf
@@ -100,7 +99,6 @@ class _Job:
         self.started_at = inf
         self.scopes = ()
         self.place = None
-        self.promoted = False
 
     @property
     def key(self) -> str:

@@ -6,6 +6,7 @@ that of the whole cohort: the head is ranked, and what stands behind it follows.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from heapq import heapify, heappop, heappush
 from math import floor, inf
@@ -20,20 +21,28 @@ if TYPE_CHECKING:
 WIDTH = 1.0  # seconds of one page of a calendar
 
 
+class Rest(list["tuple[Any, float, int, Ticket]"]):
+    """What stands behind a head: a heap by (size, arrival)."""
+
+    __slots__ = ("dead",)
+
+    def __init__(self) -> None:
+        self.dead = 0  # tickets in it that were removed
+
+
 class Cohort:
     """One ticket, or a heap of them by (size, arrival)."""
 
-    __slots__ = ("changes_at", "dead", "entry", "head", "index", "rest", "section", "size")
+    # Of tickets with an SLA each there is one for each: what a single ticket does not need is kept elsewhere.
+    __slots__ = ("entry", "head", "noted", "rest", "section", "size")
 
     def __init__(self, section: Section) -> None:
         self.section = section
         self.head: Any = None  # a ticket, or None when nobody is left
         self.size: Any = None  # of the head
-        self.rest: list[tuple[Any, float, int, Ticket]] | None = None
-        self.dead = 0  # tickets in `rest` that were removed
+        self.rest: Rest | None = None
         self.entry: Any = None  # the one valid entry in its section
-        self.changes_at = inf  # when its rank rises by itself
-        self.index = 0  # its place on that page of the calendar
+        self.noted: Any = None  # where the calendar has noted it, if it has
 
     def add(self, ticket: Ticket, size: Any) -> bool:
         """Add; say whether it is the head now."""
@@ -43,7 +52,7 @@ class Cohort:
             self.head, self.size = ticket, size
             return True
         if self.rest is None:
-            self.rest = []
+            self.rest = Rest()
         if (size, ticket.arrived_at, ticket.seq) < (self.size, head.arrived_at, head.seq):
             heappush(self.rest, (self.size, head.arrived_at, head.seq, head))
             self.head, self.size = ticket, size
@@ -59,21 +68,22 @@ class Cohort:
             if ticket.place is self:
                 self.head = ticket
                 return
-            self.dead -= 1
+            rest.dead -= 1
         self.head = self.rest = None
 
     def discard(self) -> None:
         """One ticket of the rest was removed: its place is no longer this."""
-        self.dead += 1
-        if self.rest is not None and 2 * self.dead > len(self.rest) + 16:
-            self.rest = [entry for entry in self.rest if entry[3].place is self]
-            heapify(self.rest)
-            self.dead = 0
+        rest: Any = self.rest
+        rest.dead += 1
+        if 2 * rest.dead > len(rest) + 16:
+            rest[:] = [entry for entry in rest if entry[3].place is self]
+            heapify(rest)
+            rest.dead = 0
 
     def __len__(self) -> int:
         if self.head is None:
             return 0
-        return 1 if self.rest is None else 1 + len(self.rest) - self.dead
+        return 1 if self.rest is None else 1 + len(self.rest) - self.rest.dead
 
     def __iter__(self) -> Iterator[Ticket]:
         if self.head is not None:
@@ -83,13 +93,47 @@ class Cohort:
                     yield entry[3]
 
 
+class Page:
+    """A second of a calendar: cohorts, and beside them when each rises; one that was removed stays a while."""
+
+    __slots__ = ("cohorts", "left", "number", "times")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.cohorts: list[Cohort] = []
+        self.times = array("d")
+        self.left = 0  # that were not removed
+
+    def add(self, at: float, cohort: Cohort) -> None:
+        cohort.noted = self
+        self.cohorts.append(cohort)
+        self.times.append(at)
+        self.left += 1
+
+    def remove(self) -> None:
+        """One of its cohorts is no longer noted here."""
+        self.left -= 1
+        if self.left and len(self.cohorts) > 2 * self.left + 16:
+            kept = list(self.take())
+            self.cohorts, self.times, self.left = [], array("d"), 0
+            for at, cohort in kept:
+                self.add(at, cohort)
+
+    def take(self) -> Iterator[tuple[float, Cohort]]:
+        """Tell each cohort that is noted here, once, by what was noted last; from then on it is noted nowhere."""
+        for at, cohort in zip(reversed(self.times), reversed(self.cohorts), strict=True):
+            if cohort.noted is self:
+                cohort.noted = None
+                yield at, cohort
+
+
 class Calendar:
     """When cohorts rise by themselves: pages of a second, of which only the present one is kept in order."""
 
     __slots__ = ("_count", "_numbers", "_pages", "_present", "_turned")
 
     def __init__(self) -> None:
-        self._pages: dict[int, list[Cohort]] = {}
+        self._pages: dict[int, Page] = {}
         self._numbers: list[int] = []
         self._turned: float = -inf  # pages up to this one are in `_present`
         self._present: list[tuple[float, int, Cohort]] = []
@@ -97,36 +141,31 @@ class Calendar:
 
     def add(self, at: float, cohort: Cohort) -> None:
         """Note when a cohort rises next; it is noted nowhere else."""
-        cohort.changes_at = at
         if at == inf:
+            cohort.noted = None
             return
         number = floor(at / WIDTH)
         if number <= self._turned:
-            self._push(cohort)
+            self._push(at, cohort)
             return
         page = self._pages.get(number)
         if page is None:
-            page = self._pages[number] = []
+            page = self._pages[number] = Page(number)
             heappush(self._numbers, number)
-        cohort.index = len(page)
-        page.append(cohort)
+        page.add(at, cohort)
 
-    def _push(self, cohort: Cohort) -> None:
+    def _push(self, at: float, cohort: Cohort) -> None:
         self._count += 1
-        heappush(self._present, (cohort.changes_at, self._count, cohort))
+        cohort.noted = entry = (at, self._count, cohort)
+        heappush(self._present, entry)
 
     def remove(self, cohort: Cohort) -> None:
         """Forget a cohort."""
-        at, cohort.changes_at = cohort.changes_at, inf
-        if at == inf or (number := floor(at / WIDTH)) <= self._turned:
-            return  # of the present page it is dropped when it surfaces
-        page = self._pages[number]
-        last = page.pop()
-        if last is not cohort:
-            page[cohort.index] = last
-            last.index = cohort.index
-        elif not page:
-            del self._pages[number]  # its number is passed over when it comes up
+        noted, cohort.noted = cohort.noted, None
+        if type(noted) is Page:  # of the present one it is dropped when it surfaces
+            noted.remove()
+            if not noted.left:
+                del self._pages[noted.number]  # its number is passed over when it comes up
 
     def soonest(self) -> float:
         """Tell the earliest time at which one may rise."""
@@ -141,13 +180,16 @@ class Calendar:
         numbers, present = self._numbers, self._present
         while numbers and numbers[0] * WIDTH <= now:
             number = heappop(numbers)
-            for cohort in self._pages.pop(number, ()):
-                self._push(cohort)
+            page = self._pages.pop(number, None)
+            if page is not None:
+                for at, cohort in page.take():
+                    self._push(at, cohort)
             self._turned = max(self._turned, number)
         while present and present[0][0] <= now:
-            at, _, cohort = heappop(present)
-            if cohort.changes_at == at:
-                cohort.changes_at = inf
+            entry = heappop(present)
+            cohort = entry[2]
+            if cohort.noted is entry:
+                cohort.noted = None
                 yield cohort
 
 

@@ -143,14 +143,16 @@ class Ranked(Policy):
         group = ranking.group(ticket)
         size = ranking.size(ticket)
         found = register.cohorts.get(group)
-        cohort = None if found is None else register.find(group, self.cohort_key(ticket))
+        # Groups of one ticket are not kept by key, so theirs need not be made.
+        key = None if found is None else self.cohort_key(ticket)
+        cohort = None if found is None else register.find(group, key)
         if cohort is None:
             section = self._section(ticket, group)
             cohort = Cohort(section)
             if found is None:
                 register.cohorts[group] = cohort
             else:
-                register.enter(group, self.cohort_key(ticket), cohort)
+                register.enter(group, key, cohort)
             cohort.add(ticket, size)
             self._enter(cohort, now)
         elif cohort.add(ticket, size):
