@@ -57,8 +57,12 @@ def drive(policy: str, seed: int, short: type[Gate] = CheckedGate) -> tuple[int,
                 "cost": rng.choice((1.0, 2.0, 3.0)),
                 "tenant": rng.choice("ab"),
                 "rank": rng.randrange(2),
-                "wait_until": now + 3.0 if bounded and rng.random() < 0.2 else inf,
-                "hold_until": now + 2.0 if bounded and rng.random() < 0.2 else inf,
+                "wait_until": now + rng.choice((0.0, 3.0))
+                if bounded and rng.random() < 0.2
+                else inf,
+                "hold_until": now + rng.choice((1.0, 9.0))
+                if bounded and rng.random() < 0.2
+                else inf,
                 "evictable": rng.random() < 0.3,
             }
             pairs.append((Ticket(number, **about), Ticket(number, **about)))
@@ -274,6 +278,115 @@ def test_a_policy_that_refuses_to_queue_is_named_and_nothing_waits() -> None:
     with pytest.raises(PolicyError, match="Choosy could not queue"):
         gate.line_up(Ticket("second"), 1.0)
     assert (gate.active, gate.waiting) == (1, 0)
+
+
+def test_what_is_offered_after_its_wait_is_over_is_one_verb_to_who_follows() -> None:
+    """Who overrides `advance` as well sees no verb that nobody called."""
+    gate = Recorder(FIFO(), Slots(1))
+    gate.offer(Ticket("first"), 0.0)
+    hasty = Ticket("hasty", wait_until=0.5)
+    assert list(gate.offer(hasty, 1.0)) == []
+    assert hasty.state is State.EXPIRED
+    assert [entry[0] for entry in gate.entries] == ["offer", "offer"]
+
+
+def test_slots_are_relayed_after_one_had_a_bound() -> None:
+    gate = waiting_gate(FIFO(), Slots(1))
+    hasty = Ticket("hasty", wait_until=5.0)
+    gate.offer(hasty, 1.0)
+    holders = iter([Ticket(3), Ticket(4)])
+    for ticket in holders:
+        gate.offer(ticket, 1.0)
+    order = []
+    holder = next(iter(gate.holders))
+    while (following := gate.relay(holder, 2.0)) is not None:
+        order.append(following.key)
+        holder = following
+    assert order == [1, 2, "hasty", 3, 4]
+    gate.finish(holder, 3.0)
+    assert gate.next_wakeup(3.0) == inf, "nothing is left to expire"
+
+
+def test_who_holds_room_only_for_a_time_is_not_relayed_to() -> None:
+    gate = waiting_gate(FIFO(), Slots(2))
+    brief = Ticket("brief", hold_until=3.0)
+    assert not gate.line_up(brief, 1.0)
+    gate.offer(brief, 1.0)
+    first = next(iter(gate.holders))
+    assert gate.relay(first, 2.0) is None
+    assert [ticket.key for ticket in gate.finish(first, 2.0)] == [2]
+
+
+class Audit:
+    """A mixin that follows what is offered and finished."""
+
+    seen = 0
+
+    def offer(self, *args: Any) -> Any:
+        self.seen += 1
+        return super().offer(*args)  # type: ignore[misc]
+
+    def finish(self, *args: Any) -> Any:
+        self.seen += 1
+        return super().finish(*args)  # type: ignore[misc]
+
+
+class Audited(Audit, Gate):
+    pass
+
+
+class Checked(CheckedGate, Recorder):
+    pass
+
+
+class Deaf(Audited):
+    """Wants to hear of offers, and says itself what a relay is."""
+
+    relayed = 0
+
+    def relay(self, ticket: Ticket, now: float) -> Ticket | None:
+        self.relayed += 1
+        return Gate.relay(self, ticket, now)
+
+
+def test_a_mixin_that_follows_sees_all_of_it() -> None:
+    gate = waiting_gate(FIFO(), Slots(1), Audited)
+    assert not gate.line_up(Ticket(3), 1.0)
+    assert gate.relay(next(iter(gate.holders)), 1.0) is None
+    assert gate.seen == 3
+    recorded = waiting_gate(FIFO(), Slots(1), Checked)
+    assert recorded.relay(next(iter(recorded.holders)), 1.0) is None
+    deaf = waiting_gate(FIFO(), Slots(1), Deaf)
+    assert deaf.relay(next(iter(deaf.holders)), 1.0) is not None
+    assert (deaf.seen, deaf.relayed) == (3, 1)
+
+
+class Half(FIFO):
+    def push(self, ticket: Ticket, now: float) -> bool:
+        super().push(ticket, now)
+        if ticket.key == "bad":
+            raise ZeroDivisionError
+        return True
+
+
+def test_a_policy_that_keeps_what_it_could_not_queue_is_caught() -> None:
+    for verb in ("offer", "line_up"):
+        gate = waiting_gate(Half(), Slots(1))
+        with pytest.raises(AssertionError, match="off"):
+            getattr(gate, verb)(Ticket("bad"), 1.0)
+
+
+def test_a_relay_that_is_declined_is_blamed_for_nothing() -> None:
+    policy = Failing()
+    gate = waiting_gate(policy, Slots(2))
+    first, second = gate.holders
+    gate.offer(Ticket(3), 0.5)
+    policy.fails = True
+    with pytest.raises(PolicyError):
+        gate.relay(first, 1.0)
+    policy.fails = False
+    assert gate.relay(second, 1.0) is None, "one waits beside free room: the next verb starts it"
+    assert gate.finish(second, 1.0)
 
 
 def test_a_gate_has_few_enough_attributes() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead import Planner, Policy, PolicyError, Scheduler, Ticket
+from fairlead import ConfigError, Planner, Policy, PolicyError, Scheduler, Ticket
 from fairlead.core.capacity import STOP
 from fairlead.testing import run_virtual
 from tests.doors.rig import Busy, Journal, balanced, ticks, usable
@@ -136,6 +136,8 @@ class Picky(LastComeFirstServed):
     def pick(self, admit, now):
         if self.broken == "before":
             raise ZeroDivisionError("no pick today")
+        if self.broken == "in Fairlead's words":
+            raise ConfigError("no pick today")
         if self.broken == "after" and self.stack and admit(self.stack[-1]) is None:
             raise ZeroDivisionError("no pick today")
         if self.broken == "forgets" and self.stack:
@@ -184,7 +186,9 @@ def test_a_key_that_fails_is_the_submitters_error(policy):
     run_virtual(main())
 
 
-@pytest.mark.parametrize("broken", ["before", "after", "forgets", "stranger"])
+@pytest.mark.parametrize(
+    "broken", ["before", "after", "forgets", "stranger", "in Fairlead's words"]
+)
 def test_a_pick_that_fails_is_reported_costs_no_slot_and_others_go_on(broken):
     async def main():
         reported = reports()

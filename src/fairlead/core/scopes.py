@@ -24,7 +24,7 @@ class Scopes:
         "_capacity",
         "_count",
         "_policy",
-        "_reserve_after",
+        "reserve_after",
         "_timer_of",
         "closed",
         "everyone_at",
@@ -34,7 +34,7 @@ class Scopes:
     def __init__(self, policy: Policy, capacity: Capacity, reserve_after: float) -> None:
         self._policy = policy
         self._capacity = capacity
-        self._reserve_after = reserve_after
+        self.reserve_after = reserve_after
         self.closed: dict[Hashable, Ticket] = {}
         self.everyone_at = inf  # when a STOP or FULL may end: a timer of its own, as it is no scope
         self.timers: list[tuple[float, int, Hashable]] = []
@@ -52,7 +52,7 @@ class Scopes:
         if former is not ticket and former.state is WAITING:
             return
         closed[scope] = ticket
-        if now - ticket.arrived_at >= self._reserve_after:
+        if now - ticket.arrived_at >= self.reserve_after:
             for other in ticket.scopes:
                 if type(other) is not Hold:  # a class has no one place to keep
                     closed.setdefault(other, ticket)
@@ -62,7 +62,7 @@ class Scopes:
         closed = self.closed
         closer = closed.pop(scope, None)
         self._policy.open(scope, now)
-        if closer is not None and now - closer.arrived_at >= self._reserve_after:
+        if closer is not None and now - closer.arrived_at >= self.reserve_after:
             # It closed all its scopes and is parked under one: it is asked before those it keeps out.
             for other in closer.scopes:
                 if closed.get(other) is closer:

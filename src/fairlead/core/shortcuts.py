@@ -50,7 +50,12 @@ class Shortcuts(Dispatcher):
 
         To all others this is an offer; only its scopes stay unset, for it waits for none.
         """
-        if self.waiting or self._full or not (self.now <= now and now < self.due) or ticket.state is not NEW:
+        if (
+            self.waiting
+            or self._full
+            or not (self.now <= now and now < self.due)
+            or ticket.state is not NEW
+        ):
             return False
         capacity = self.capacity
         if not (self._all_skip or self._skips(ticket)) or capacity.admit(ticket, now) is not None:

@@ -21,6 +21,11 @@ class Telling:
     _scopes: Scopes
 
     @property
+    def reserve_after(self) -> float:
+        """The age at which a ticket closes all its scopes."""
+        return self._scopes.reserve_after
+
+    @property
     def active(self) -> int:
         """The number of tickets that hold room."""
         return len(self.holders)

@@ -318,4 +318,3 @@ class Exchange(LeanTicket):
         pool.finished.append(pool.gate.now)
         if pool.on_end is not None:
             pool.on_end()
-
