@@ -188,8 +188,7 @@ class Workers:
         work: Work | None = first
         following: Any
         gate = self._gate
-        core, clock = gate.gate, gate.clock
-        relay = core.relay
+        relay, clock = gate.gate.relay, gate.clock
         while work is not None:
             if own and work.context is None:
                 self._hand_on(task)
@@ -238,11 +237,7 @@ class Workers:
                     else:
                         if following is None:
                             following = self._end(work, OK, None)
-                        elif (
-                            type(following) is not Work
-                            or core.due < gate.timer_at
-                            or work.door.shutting_down
-                        ):
+                        elif type(following) is not Work or work.door.shutting_down:
                             following = self._close(work, OK, None, (following,))
                         else:
                             work.door._count.tally_of[work.priority].completed += 1
