@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
 
 OK = Outcome.OK
-# Also where a subclass declines them: it is offer and finish themselves that go on by them.
-line_up, relay = Shortcuts.line_up, Shortcuts.relay
+relay = Shortcuts.relay  # also where a subclass declines it: finish itself goes on by it
 
 
 class Change(NamedTuple):
@@ -91,13 +90,7 @@ class Gate(Telling, Shortcuts):
         """Ask for a turn; the answer is `ticket.state`.  If this raises, the ticket waits nowhere and holds nothing."""
         if ticket.state is not NEW:
             raise Misuse(f"{ticket!r} was offered before; make a new ticket for each turn")
-        if self._full:
-            if self._counted is not None and line_up(self, ticket, now):
-                changed: list[Ticket] = []
-                if self.due <= now:  # the policy lets it wait no longer
-                    self._settle(now, changed)
-                return [other for other in changed if other is not ticket]
-        elif self._plain and not self.waiting and self.now <= now < self.due:
+        if self._plain and not self._full and not self.waiting and self.now <= now < self.due:
             # Nobody waits, nothing is due, room is a number: all that follows, for this case (benchmarks/tasks.py).
             used, total = self._counted.used + 1, self._counted.total
             if used <= total and not ticket.evictable and ticket.hold_until == inf:
