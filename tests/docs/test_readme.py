@@ -29,9 +29,9 @@ def test_figures_are_those_of_the_page(door: str):
 QUOTED = [
     ("docs/migrating/celery.md", "45,529", "docs/jobs.md"),
     ("docs/migrating/procrastinate.md", "42.6", "docs/jobs.md"),
-    ("docs/migrating/semaphore.md", "1.2 µs", "README.md"),
-    ("docs/migrating/slowapi.md", "7.59 µs", "docs/gateway.md"),
-    ("docs/migrating/slowapi.md", "29.6", "docs/gateway.md"),
+    ("docs/migrating/semaphore.md", "1.0 µs", "README.md"),
+    ("docs/migrating/slowapi.md", "5.07 µs", "docs/gateway.md"),
+    ("docs/migrating/slowapi.md", "28.1", "docs/gateway.md"),
     ("docs/running/redis.md", "512,458", "docs/flows.md"),
     ("docs/running/redis.md", "24.1", "docs/flows.md"),
     ("docs/running/redis.md", "0.32 %", "docs/flows.md"),
