@@ -25,6 +25,7 @@ from fairlead.serving.framing import (
 )
 from fairlead.serving.http import ANSWERED, Problem
 from fairlead.serving.unsized import unsized
+from fairlead.serving.whole import write_whole
 
 if TYPE_CHECKING:
     import asyncio
@@ -44,6 +45,8 @@ PER_CHUNK = 32  # ... of which each chunk has so many
 
 class LimitedProtocol(HttpToolsProtocol):
     """One connection of a client."""
+
+    write_whole = staticmethod(write_whole)  # found here by whoever has head and body together
 
     def __init__(
         self,
