@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fairlead.errors import Misuse
+from fairlead.jobs.alike import Alike
 from fairlead.jobs.records import (
     Claim,
     Claimed,
@@ -241,6 +242,47 @@ class StoreContract:
         assert numbers == sorted(set(numbers))
         assert [row.name for row in await store.runs(limit=3)] == ["r599", "r598", "r597"]
         assert (await store.states())[CREATED] == 600
+
+    @pytest.mark.parametrize("start_at", [None, 9e9])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"estimate": 2.5, "height": 7.5, "timeout": 3.0, "retries": 4, "retry_delay": 0.5},
+        ],
+    )
+    async def test_runs_that_are_alike_are_stored_as_one_by_one(
+        self, hand: Hand, start_at: float | None, options: dict[str, Any]
+    ):
+        first = new_run(tenant="acme", start_at=start_at, of_jobs=options)
+        payloads = ['{"args": [], "kwargs": {}}', '{"args": ["\x1f"], "kwargs": {}}', "{}"]
+        runs = Alike(first, ["r1", "r2", "r\x1f3"], ["a", "b", "a"], payloads)
+        together = await hand.store.submit(runs)
+        apart = await hand.store.submit(list(runs))
+        assert [one.dag for one in together] == sorted(one.dag for one in together)
+        assert [one.new for one in together] == [True] * 3
+        assert await self.told(hand, together) == await self.told(hand, apart)
+        assert await hand.ready() == [(one.dag, 0) for one in together + apart]
+        assert sorted((await hand.news()).refreshed) == [one.dag for one in together + apart]
+        if start_at is None:
+            claims = [[await hand.claim(one.dag, 0) for one in each] for each in (together, apart)]
+            ours, theirs = ([job._replace(dag=0, fence=0) for (job,) in each] for each in claims)
+            assert ours == theirs
+            assert [job.payload for job in ours] == payloads
+
+    async def told(self, hand: Hand, submitted: Sequence[Submitted]) -> list[Any]:
+        """What is shown of runs and their jobs, without numbers, and with times from when they were stored."""
+        shown: list[Any] = []
+        for one in submitted:
+            run = await hand.store.run(one.dag)
+            (job,) = await hand.store.jobs(one.dag)
+            assert run is not None
+            assert job.ready_at is not None
+            waits = job.ready_at == run.start_at
+            assert waits or job.ready_at == run.created_at
+            shown.append(run._replace(dag=0, created_at=0.0))
+            shown.append((waits, job._replace(dag=0, ready_at=None)))
+        return shown
 
     async def test_the_same_key_gives_the_same_run(self, store: Store):
         first, second = await store.submit([new_run(key="k"), new_run(["x", "y"], key="k")])

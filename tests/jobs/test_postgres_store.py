@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 
+import asyncpg
 import pytest
 
+from fairlead.jobs.alike import Alike
 from fairlead.jobs.stores.base import Store
 from fairlead.jobs.stores.opening import open_store
 from tests.engines_postgres import (
@@ -36,6 +38,32 @@ class TestPostgres(StoreContract):
         await store.open()
         yield store
         await store.close()
+
+    @pytest.mark.parametrize("start_at", [None, 9e9])
+    async def test_rows_of_runs_that_are_alike_are_those_of_any_others(
+        self, server_url: str, store: Store, start_at: float | None
+    ):
+        """Two functions store the same runs: they are to write the same columns, also those that nobody shows."""
+        options = {"estimate": 2.5, "height": 7.5, "timeout": 3.0, "retries": 4}
+        first = new_run(tenant="acme", start_at=start_at, of_jobs=options)
+        runs = Alike(first, ["a", "b"], ["x", "y"], ["1", "2"])
+        await store.submit(runs)
+        await store.submit(list(runs))
+        connection = await asyncpg.connect(server_url)
+        try:
+            for table in ("dags", "jobs"):
+                found = await connection.fetch(f"SELECT * FROM {SCHEMA}.{table} ORDER BY dag")
+                rows = [
+                    {
+                        name: value
+                        for name, value in row.items()
+                        if name not in ("dag", "created_at", "ready_at")
+                    }
+                    for row in found
+                ]
+                assert rows[:2] == rows[2:]
+        finally:
+            await connection.close()
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ from fairlead.documents.reading import (
 )
 from fairlead.documents.values import Model
 from fairlead.errors import BadFile, ConfigError
+from fairlead.jobs.alike import alike
 from fairlead.jobs.graph import Dag
 from fairlead.jobs.nodes import text_of
 from fairlead.jobs.payload import DEEPEST
@@ -42,7 +43,7 @@ from fairlead.jobs.rows import MOST_NODES, Plan, Registered, run_of_one
 from fairlead.jobs.sla import instant, sla_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from fairlead.documents.reading import Path
     from fairlead.jobs.nodes import Node
@@ -191,12 +192,15 @@ def runs_of(
     now: float,
     start_at: float | None = None,
     estimates: Mapping[str, float] | None = None,
-) -> list[NewRun]:
+) -> Sequence[NewRun]:
     """Check DAGs and DAG files, and make the rows to store of all of them."""
     registered = Registered(tasks)
     known = estimates or {}
-    runs: list[NewRun] = []
+    dags = list(dags)
     with no_collecting():
+        if (same := alike(dags, registered, known, start_at)) is not None:
+            return same
+        runs: list[NewRun] = []
         for dag in dags:
             run = None
             if isinstance(dag, Dag):

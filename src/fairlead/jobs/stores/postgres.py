@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from fairlead.errors import Misuse, StoreError
+from fairlead.jobs.alike import Alike
 from fairlead.jobs.records import (
     NOBODY,
     Beat,
@@ -39,6 +40,8 @@ from fairlead.jobs.stores.postgres_rows import (
 )
 from fairlead.jobs.stores.postgres_submitting import (
     SUBMIT,
+    SUBMIT_ALIKE,
+    alike_for_asyncpg,
     columns_of,
     for_asyncpg,
     submit_on,
@@ -212,10 +215,12 @@ class PostgresStore(Operations):
             return []
         if connection is not None:
             return await submit_on(connection, self._address, self._hints.channel, runs)
-        told = for_asyncpg(columns_of(runs))
-        # With keys a repetition finds what the first try stored.
-        safe = all(run.key is not None for run in runs)
-        rows = await self._fetch(SUBMIT, *told, again=safe)
+        if isinstance(runs, Alike):
+            rows = await self._fetch(SUBMIT_ALIKE, *alike_for_asyncpg(runs))
+        else:
+            # With keys a repetition finds what the first try stored.
+            safe = all(run.key is not None for run in runs)
+            rows = await self._fetch(SUBMIT, *for_asyncpg(columns_of(runs)), again=safe)
         self._hints.send()
         return submitted(rows)
 

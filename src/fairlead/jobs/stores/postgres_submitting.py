@@ -22,8 +22,9 @@ from fairlead.jobs.stores.postgres_connections import PASSING, UNMIGRATED, judge
 from fairlead.jobs.stores.postgres_rows import columns, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from fairlead.jobs.alike import Alike
     from fairlead.jobs.records import NewJob, NewRun
     from fairlead.jobs.stores.postgres_connections import Address
 
@@ -48,6 +49,10 @@ SUBMIT = "SELECT owners, fresh FROM fairlead.submit({})".format(
 SUBMIT_BY_PSYCOPG = "SELECT owners, fresh FROM fairlead.submit({})".format(
     ", ".join(f"%s::{kind}" for kind in TYPES).replace("texts", "text[]")
 )
+SUBMIT_ALIKE = (
+    "SELECT fairlead.submit_alike($1::int, {}, {}, {}, $6::text, $7::text, $8::text, "
+    "$9::float8, $10::float8, $11::int, $12::float8, $13::float8, $14::float8), NULL::bool[]"
+).format(*(f"trim_array(string_to_array(${place}::text, $2::text), 1)" for place in (3, 4, 5)))
 SEPARATOR = "\x1f"  # in no name, and escaped in JSON
 NOTIFY = "SELECT pg_notify({}, '')"
 
@@ -92,14 +97,40 @@ def _columns_of_jobs(jobs: Sequence[NewJob], runs: Sequence[NewRun]) -> list[Any
     ]
 
 
+def alike_for_asyncpg(runs: Alike) -> list[Any]:
+    """Write runs that are alike as the function `submit_alike` takes them."""
+    first = runs.first
+    (job,) = first.jobs
+    texts = list(map(_once, (runs.names, runs.nodes, runs.payloads)))
+    separator = _separator(chain.from_iterable(texts))
+    return [
+        len(runs),
+        separator,
+        *(separator.join(column) + separator for column in texts),
+        first.tenant,
+        job.task,
+        job.executor,
+        job.height,
+        job.estimate,
+        job.retries,
+        job.retry_delay,
+        job.timeout,
+        first.start_at,
+    ]
+
+
+def _separator(texts: Iterable[str]) -> str:
+    """Choose what stands after each text, and in none."""
+    found = any(SEPARATOR in text for text in texts)
+    return SEPARATOR + token_hex(8) if found else SEPARATOR
+
+
 def for_asyncpg(told: Sequence[Any]) -> list[Any]:
     """Write texts as one text and numbers as another: an array takes the driver many times as long."""
     all_texts = chain.from_iterable(
         column or () for column, kind in zip(told, TYPES, strict=True) if kind == "texts"
     )
-    separator = SEPARATOR
-    if any(SEPARATOR in text for text in all_texts):
-        separator += token_hex(8)
+    separator = _separator(all_texts)
     return [*map(_written, told, TYPES, repeat(separator)), separator]
 
 
