@@ -26,6 +26,7 @@ from fairlead.core.ticket import (
 from fairlead.gateway.metrics import CLIENT_GONE, COMPLETED, DISCONNECTED, FAILED
 from fairlead.gateway.settings import CLASSES
 from fairlead.runtime.loop import NO_WAIT, task_of
+from fairlead.serving.whole import AT_ONCE, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Hashable
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from fairlead.gateway.metrics import Metrics
     from fairlead.gateway.pool import Pool
 
-AT_ONCE = 64 << 10  # bytes that a server may hold for a client that has yet to read them
 DATA = frozenset({"http.response.body", "http.response.pathsend", "http.response.zerocopysend"})
 
 
@@ -229,12 +229,13 @@ class Exchange(LeanTicket):
         No coroutine of its own where the server's will do: most of what is sent passes through here unchanged.
         """
         kind = message["type"]
-        if kind in DATA:
-            return self._send_data(message)
         if self.streaming:
-            pass  # trailers, or what the server will not have
+            if kind in DATA and not message.get("more_body", False):
+                return self._send_data(message)
         elif self.body is not None and self.unanswerable:
             return NO_WAIT
+        elif kind in DATA:
+            return self._send_data(message)
         elif kind == "http.response.start":
             if not self.answering:
                 self.status = message["status"]
@@ -249,58 +250,31 @@ class Exchange(LeanTicket):
         sending: Awaitable[None] = self.raw_send(message)
         return sending
 
-    def _send_data(self, message: Any) -> Awaitable[None]:
-        """Send a part of the body; before the first, the head that was kept back."""
+    async def _send_data(self, message: Any) -> None:
+        """Send the first of the body, or the last, or what is both."""
         last = not message.get("more_body", False)
-        if not self.streaming:
-            if self._withholds(message, last):
-                return NO_WAIT
-            if last and self.head is not None and self._writes_whole(message):
-                self._complete()
-                return NO_WAIT
-        elif not last:
-            sending: Awaitable[None] = self.raw_send(message)
-            return sending
-        return self._pass_on(message, last)
-
-    def _withholds(self, message: Any, last: bool) -> bool:
-        """Keep back what is no byte yet, or came too late; else this is the first byte, and nothing takes it back."""
-        if self.body is not None and self.unanswerable:
-            return True
-        pool = self.pool_of_slots
-        if self.keeps_head:
-            if not (last or message.get("body")) and message["type"] == "http.response.body":
-                return True
-            if self.evictable and (self.state is EVICTED or not pool.gate.commit(self)):
-                return True
-        self.answering = self.streaming = True
-        self.metrics.first_byte[self.rank].observe(pool.runtime.clock() - self.started_at)
-        return False
-
-    def _writes_whole(self, message: Any) -> bool:
-        """Have our own server write head and body in one; not another, nor past somebody who stands between."""
-        try:
-            cycle = self.raw_send.__self__
-            write = cycle.on_response.__self__.write_whole
-        except AttributeError:
-            return False
-        small = message["type"] == "http.response.body" and len(message.get("body", b"")) <= AT_ONCE
-        return small and write(cycle, self.head, message)
-
-    async def _pass_on(self, message: Any, last: bool) -> None:
-        head, self.head = self.head, None
-        if head is not None:
-            await self.raw_send(head)
+        if not self.streaming:  # else it was asked to send before another's first byte had gone
+            pool = self.pool_of_slots
+            if self.keeps_head:
+                if not (last or message.get("body")) and message["type"] == "http.response.body":
+                    return  # not a byte yet: it may still be preempted
+                if self.evictable and (self.state is EVICTED or not pool.gate.commit(self)):
+                    return
+            self.answering = self.streaming = True
+            self.metrics.first_byte[self.rank].observe(pool.runtime.clock() - self.started_at)
+            head, self.head = self.head, None
+            if head is not None:
+                if last and write_whole(self.raw_send, head, message):
+                    self.end(COMPLETED if self.status < 500 else FAILED)
+                    return
+                await self.raw_send(head)
         if last and len(message.get("body", b"")) > AT_ONCE:
             # A server waits for a slow client before it writes, not after: the slot is held until this has drained.
             await self.raw_send({**message, "more_body": True})
             message = {"type": "http.response.body"}
         await self.raw_send(message)
         if last:
-            self._complete()
-
-    def _complete(self) -> None:
-        self.end(COMPLETED if self.status < 500 else FAILED)
+            self.end(COMPLETED if self.status < 500 else FAILED)
 
     def waited(self) -> float:
         """Tell how long it has waited for a slot."""

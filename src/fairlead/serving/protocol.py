@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from fairlead.serving.framing import (
     Refusal,
@@ -25,13 +25,10 @@ from fairlead.serving.framing import (
 )
 from fairlead.serving.http import ANSWERED, Problem
 from fairlead.serving.unsized import unsized
-from fairlead.serving.whole import write_whole
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
-
-    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from fairlead.serving.limits import Limits
 
@@ -46,7 +43,7 @@ PER_CHUNK = 32  # ... of which each chunk has so many
 class LimitedProtocol(HttpToolsProtocol):
     """One connection of a client."""
 
-    write_whole = staticmethod(write_whole)  # found here by whoever has head and body together
+    own_send = staticmethod(RequestResponseCycle.send)  # what `write_whole` may stand in for
 
     def __init__(
         self,
