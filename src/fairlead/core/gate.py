@@ -240,10 +240,7 @@ class Gate(Telling, Shortcuts):
         if counted is not None and self._full and self.waiting and outcome is OK and spent is None:
             following = relay(self, ticket, now)
             if following is not None:
-                changed = [following]
-                if self.due <= now:
-                    self._settle(now, changed)  # a hold may be over when it begins
-                return changed
+                return [following]  # nothing has become due: whoever holds for a time is not relayed
         changed = []
         if self.now <= now < self.due:
             self.now = now
