@@ -128,6 +128,7 @@ def test_a_start_time_is_waited_for() -> None:
     assert ids(tested.started()) == [(3, 0)]
     assert tested.due == 10.0
     assert "due in 30 s" in tested.explain((1, 0), 0.0).said
+    assert tested.explain((1, 0), 0.0).reason == "delayed"
     tested.add([job(2, start_at=40.0)], 5.0)
     tested.advance(30.0)
     assert ids(tested.started()) == [(1, 0)]
@@ -452,11 +453,14 @@ def test_while_an_answer_is_due_nobody_is_asked_and_nothing_else_is_due() -> Non
 
 def test_reasons_name_the_cause() -> None:
     tested = frontier()
-    assert "not ready" in tested.explain((1, 0), 0.0).said
+    unheard = tested.explain((1, 0), 0.0)
+    assert ("not ready" in unheard.said, unheard.reason) == (True, "unheard")
     tested.resize("ocr", 1, 0.0)
     tested.add([job(1), job(2)], 0.0)
-    assert "slot of executor 'ocr'" in tested.explain((1, 0), 0.0).said
-    assert "the only slot of executor 'ocr' is in use" in tested.explain((2, 0), 0.0).said
+    starting, full = tested.explain((1, 0), 0.0), tested.explain((2, 0), 0.0)
+    assert ("slot of executor 'ocr'" in starting.said, starting.reason) == (True, "starting")
+    assert "the only slot of executor 'ocr' is in use" in full.said
+    assert full.reason == "executor_full"
 
 
 def test_who_goes_first_is_known_however_long_the_sentence() -> None:

@@ -240,7 +240,9 @@ class Gate(Telling, Shortcuts):
         if counted is not None and self._full and self.waiting and outcome is OK and spent is None:
             following = relay(self, ticket, now)
             if following is not None:
-                return [following]  # nothing has become due: whoever holds for a time is not relayed
+                return [
+                    following
+                ]  # nothing has become due: whoever holds for a time is not relayed
         changed = []
         if self.now <= now < self.due:
             self.now = now

@@ -16,6 +16,7 @@ from fairlead.jobs.limits import limited
 from fairlead.jobs.outcome import find_run
 from fairlead.jobs.planning import Elsewhere, name_of, planner_of
 from fairlead.jobs.reading import ready_pages
+from fairlead.jobs.reasons import EXECUTOR_FULL
 from fairlead.jobs.states import (
     ACTIVE,
     CANCELLED,
@@ -293,14 +294,14 @@ class _Case:
             return "planner", self._unranked(row), None
         why = frontier.explain((row.dag, row.node), self.now)
         clause = f"is ready for executor {executor} and waits: {why.said}"
-        if frontier.slots().get(row.executor, 0) > 0:
+        if why.reason == EXECUTOR_FULL and frontier.slots().get(row.executor, 0) > 0:
             return "held", clause, None
         pace = await self._pace(row)
         if why.before is None or pace is None or why.capped:  # a cap ends when it ends
-            return "executor_full", clause, None
+            return why.reason, clause, None
         most = pace * ((why.before + 1) / _slots(workers)[row.executor])
         clause += f"; at {roughly(pace)} each it likely starts within {roughly(most)}"
-        return "executor_full", clause, self.now + most
+        return why.reason, clause, self.now + most
 
     def _unranked(self, row: JobRow) -> str:
         """Say of a job that a user's planner may order what can be said without asking that planner."""

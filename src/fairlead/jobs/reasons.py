@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fairlead.jobs.frontier import Frontier
     from fairlead.jobs.records import ReadyJob
 
+EXECUTOR_FULL = "executor_full"
 MOST = 1000  # looked through for a job's position
 
 
@@ -21,17 +22,19 @@ class Why(NamedTuple):
     said: str
     before: int | None = None  # how many jobs go first; None if that is not known, or not all
     capped: bool = False  # by more than the slots of its executor
+    reason: str = EXECUTOR_FULL
 
 
 def why(frontier: Frontier, ticket: Ticket | None, delayed: ReadyJob | None, now: float) -> Why:
     """Find it."""
     if delayed is not None:
         left = max(0.0, delayed.start_at - now)
-        return Why(f"it is due in {left:.3g} s: a retry waits, or it was to start later")
-    if ticket is None:
-        return Why("it is not ready: nothing of it waits or runs here")
+        said = f"it is due in {left:.3g} s: a retry waits, or it was to start later"
+        return Why(said, reason="delayed")
+    if ticket is None:  # the news of it is on its way
+        return Why("it is not ready: nothing of it waits or runs here", reason="unheard")
     if ticket.state is RUNNING:
-        return Why(f"it has a slot of executor {ticket.pool!r}")
+        return Why(f"it has a slot of executor {ticket.pool!r}", reason="starting")
     return _waits(frontier, ticket, max(now, frontier.gate.now))
 
 
