@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fairlead.errors import Misuse
-from fairlead.jobs.alike import Alike
 from fairlead.jobs.records import (
+    AlikeRuns,
     Claim,
     Claimed,
     Ending,
@@ -63,6 +63,17 @@ def new_run(shape: Shape | Sequence[str] = ("a",), /, name: str = "run", **given
         }
         jobs.append(NewJob(node, f"task-{node}", **{**told, **options}))
     return NewRun(name, tuple(jobs), **given)
+
+
+# Names of runs, names of their jobs, and payloads.
+ODD_TEXTS = (["r1", "", "r\x1f3"], ["a", "b", "a"], ['{"args":[]}', '{"args":["\x1f"]}', "{}"])
+EQUAL_TEXTS = (["r"] * 3, ["a"] * 3, ["{}"] * 3)
+
+
+def alike(first: NewRun, names: list[str], job_names: list[str], payloads: list[str]) -> AlikeRuns:
+    runs = AlikeRuns(first)
+    runs.names, runs.job_names, runs.payloads = names, job_names, payloads
+    return runs
 
 
 class Hand:
@@ -243,7 +254,8 @@ class StoreContract:
         assert [row.name for row in await store.runs(limit=3)] == ["r599", "r598", "r597"]
         assert (await store.states())[CREATED] == 600
 
-    @pytest.mark.parametrize("start_at", [None, 9e9])
+    @pytest.mark.parametrize("start_at", [None, 1.0, 9e9])
+    @pytest.mark.parametrize("texts", [ODD_TEXTS, EQUAL_TEXTS])
     @pytest.mark.parametrize(
         "options",
         [
@@ -252,11 +264,13 @@ class StoreContract:
         ],
     )
     async def test_runs_that_are_alike_are_stored_as_one_by_one(
-        self, hand: Hand, start_at: float | None, options: dict[str, Any]
+        self,
+        hand: Hand,
+        start_at: float | None,
+        texts: Sequence[list[str]],
+        options: dict[str, Any],
     ):
-        first = new_run(tenant="acme", start_at=start_at, of_jobs=options)
-        payloads = ['{"args": [], "kwargs": {}}', '{"args": ["\x1f"], "kwargs": {}}', "{}"]
-        runs = Alike(first, ["r1", "r2", "r\x1f3"], ["a", "b", "a"], payloads)
+        runs = alike(new_run(tenant="acme", start_at=start_at, of_jobs=options), *texts)
         together = await hand.store.submit(runs)
         apart = await hand.store.submit(list(runs))
         assert [one.dag for one in together] == sorted(one.dag for one in together)
@@ -264,11 +278,11 @@ class StoreContract:
         assert await self.told(hand, together) == await self.told(hand, apart)
         assert await hand.ready() == [(one.dag, 0) for one in together + apart]
         assert sorted((await hand.news()).refreshed) == [one.dag for one in together + apart]
-        if start_at is None:
+        if start_at != 9e9:
             claims = [[await hand.claim(one.dag, 0) for one in each] for each in (together, apart)]
             ours, theirs = ([job._replace(dag=0, fence=0) for (job,) in each] for each in claims)
             assert ours == theirs
-            assert [job.payload for job in ours] == payloads
+            assert [job.payload for job in ours] == texts[2]
 
     async def told(self, hand: Hand, submitted: Sequence[Submitted]) -> list[Any]:
         """What is shown of runs and their jobs, without numbers, and with times from when they were stored."""
@@ -280,6 +294,7 @@ class StoreContract:
             assert job.ready_at is not None
             waits = job.ready_at == run.start_at
             assert waits or job.ready_at == run.created_at
+            assert waits == (run.start_at == 9e9)
             shown.append(run._replace(dag=0, created_at=0.0))
             shown.append((waits, job._replace(dag=0, ready_at=None)))
         return shown

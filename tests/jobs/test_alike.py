@@ -4,15 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, GraphError
 from fairlead.jobs import Dag
-from fairlead.jobs.alike import Alike
 from fairlead.jobs.files import runs_of
+from fairlead.jobs.records import AlikeRuns
 from fairlead.jobs.registry import Task, task_of
-from fairlead.jobs.rows import run_of_one
 
 
 def first() -> None: ...
@@ -35,6 +34,8 @@ ODDITIES: dict[str, Callable[[Dag], Any]] = {
     "two jobs": lambda dag: (dag.add(second), dag.add(second)),
     "an SLA of the job": lambda dag: dag.add(second).options(soft_sla="1m"),
     "two that wait": lambda dag: dag.add(second, dag.add(second)),
+    "what another DAG makes": lambda dag: dag.add(second, Dag("other").add(first)),
+    "after what is not there": lambda dag: dag.add(second).options(after=["x"]),
     "after another": lambda dag: dag.add(second).options(after=[dag.add(first)]),
     "no job": lambda dag: None,
     "an unknown task": lambda dag: dag.add("third"),
@@ -71,9 +72,6 @@ def outcome(make: Callable[[], Any]) -> Any:
     st.sampled_from([None, 1_500.0]),
     st.sampled_from([{}, {"first": 5.0}]),
 )
-@example([("nothing", {}), ("arguments", {})], None, {})
-@example([("nothing", {}), ("nothing", {"key": "k"})], None, {})
-@example([("nothing", {}), ("nothing", {"tenant": "acme"})], 1_500.0, {})
 def test_runs_are_the_same_as_one_by_one(wanted, start_at, estimates):
     dags = [made(oddity, place, given) for place, (oddity, given) in enumerate(wanted)]
     told: dict[str, Any] = {"start_at": start_at, "estimates": estimates}
@@ -82,12 +80,56 @@ def test_runs_are_the_same_as_one_by_one(wanted, start_at, estimates):
     )
 
 
+@pytest.mark.parametrize("start_at", [None, 1_500.0])
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("oddity", sorted(ODDITIES))
+def test_whatever_is_odd_about_one_shows(oddity, given, start_at):
+    dags = [made("another task", 0, {}), made("another task", 1, {}), made(oddity, 2, given)]
+    dags.append(made("another task", 3, {}))
+    told: dict[str, Any] = {"start_at": start_at, "estimates": {"first": 5.0}}
+    assert outcome(lambda: runs_of(dags, TASKS, now=NOW, **told)) == outcome(
+        lambda: one_by_one(dags, **told)
+    )
+
+
+def test_a_task_may_be_meant_in_several_ways():
+    dags = [made(oddity, 0, {}) for oddity in ("nothing", "the task by its name", "nothing")]
+    dags[2].nodes[0].call = str(b"second", "ascii")  # another object than the key of the tasks
+    runs = runs_of(dags, TASKS, now=NOW)
+    assert isinstance(runs, AlikeRuns)
+    assert list(runs) == one_by_one(dags)
+
+
+def test_a_generator_may_change_what_it_gave():
+    """Each DAG is read when it comes, and none after it before its own mistake is told."""
+
+    def dags():
+        dag = Dag("x")
+        node = dag.add(second)
+        for place in range(3):
+            dag.name = f"x{place}"
+            node.give((place,), {})
+            yield dag
+        yield Dag("empty")
+        raise AssertionError("it went on")
+
+    runs = runs_of((dag for dag, _ in zip(dags(), range(3), strict=False)), TASKS, now=NOW)
+    assert [run.name for run in runs] == ["x0", "x1", "x2"]
+    assert [run.jobs[0].payload for run in runs] == [
+        f'{{"args":[{place}],"kwargs":{{}}}}' for place in range(3)
+    ]
+    with pytest.raises(GraphError):
+        runs_of(dags(), TASKS, now=NOW)
+
+
 def test_those_of_a_queue_are_alike():
     dags = [made("arguments", place, {"tenant": "acme"}) for place in range(3)]
+    dags[1].nodes[0].options(name="own")
+    dags[2].nodes[0].give((2,), {})
     runs = runs_of(dags, TASKS, now=NOW)
-    assert isinstance(runs, Alike)
+    assert isinstance(runs, AlikeRuns)
     assert len(runs) == 3
-    assert runs[1:] == list(runs)[1:] == one_by_one(dags)[1:]
+    assert runs[:] == list(runs) == one_by_one(dags)
     assert runs[-1] == one_by_one(dags)[-1]
     with pytest.raises(IndexError):
         runs[3]
@@ -97,7 +139,7 @@ def test_those_of_a_queue_are_alike():
 def test_one_that_differs_makes_none_of_them_alike(given):
     dags = [made("nothing", 0, {}), made("nothing", 1, given)]
     runs = runs_of(dags, TASKS, now=NOW)
-    assert not isinstance(runs, Alike)
+    assert not isinstance(runs, AlikeRuns)
     assert list(runs) == one_by_one(dags)
 
 
@@ -108,19 +150,3 @@ def test_nothing_and_no_dag_are_not_alike():
         "run-0",
         "file",
     ]
-
-
-def test_one_that_looks_at_the_first_alone_is_caught(monkeypatch):
-    """A variant that takes all for what the first is."""
-
-    def hasty(dags, registered, estimates, start_at):
-        run = run_of_one(dags[0], registered, estimates, start_at) if dags else None
-        if run is None:
-            return None
-        nodes = [dag.nodes[0] for dag in dags]
-        payloads = [node.payload for node in nodes]
-        return Alike(run, [dag.name for dag in dags], [node.name for node in nodes], payloads)
-
-    monkeypatch.setattr("fairlead.jobs.files.alike", hasty)
-    with pytest.raises(AssertionError):
-        test_one_that_differs_makes_none_of_them_alike({"tenant": "acme"})

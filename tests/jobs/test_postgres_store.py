@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import asyncpg
 import pytest
 
-from fairlead.jobs.alike import Alike
+from fairlead.errors import StoreUnavailable
 from fairlead.jobs.stores.base import Store
 from fairlead.jobs.stores.opening import open_store
 from tests.engines_postgres import (
@@ -18,7 +19,7 @@ from tests.engines_postgres import (
     shared_url,
     wiped,
 )
-from tests.jobs.store_contract import StoreContract, new_run
+from tests.jobs.store_contract import StoreContract, alike, new_run
 
 SCHEMA = "test_contract"
 
@@ -39,14 +40,14 @@ class TestPostgres(StoreContract):
         yield store
         await store.close()
 
-    @pytest.mark.parametrize("start_at", [None, 9e9])
+    @pytest.mark.parametrize("start_at", [None, 1.0, 9e9])
     async def test_rows_of_runs_that_are_alike_are_those_of_any_others(
         self, server_url: str, store: Store, start_at: float | None
     ):
         """Two functions store the same runs: they are to write the same columns, also those that nobody shows."""
         options = {"estimate": 2.5, "height": 7.5, "timeout": 3.0, "retries": 4}
         first = new_run(tenant="acme", start_at=start_at, of_jobs=options)
-        runs = Alike(first, ["a", "b"], ["x", "y"], ["1", "2"])
+        runs = alike(first, ["a", "b"], ["x", "y"], ["1", "2"])
         await store.submit(runs)
         await store.submit(list(runs))
         connection = await asyncpg.connect(server_url)
@@ -64,6 +65,31 @@ class TestPostgres(StoreContract):
                 assert rows[:2] == rows[2:]
         finally:
             await connection.close()
+
+    @pytest.mark.parametrize("keyed", [True, False])
+    async def test_runs_whose_answer_was_lost_are_stored_once(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch, keyed: bool
+    ):
+        """With keys the store asks again, and finds them; without, nobody can know, and it is the caller's to say."""
+        fetch = asyncpg.Connection.fetch
+        lost: list[str] = []
+
+        async def losing(self: Any, sql: str, *args: Any, **given: Any) -> Any:
+            answer = await fetch(self, sql, *args, **given)
+            if "fresh FROM" in sql and not lost:
+                lost.append(sql)
+                raise ConnectionResetError("cut after it was committed")
+            return answer
+
+        monkeypatch.setattr(asyncpg.Connection, "fetch", losing)
+        if keyed:
+            runs = [new_run(key="a"), new_run(key="b")]
+            assert [one.new for one in await store.submit(runs)] == [False, False]
+        else:
+            with pytest.raises(StoreUnavailable):
+                await store.submit(alike(new_run(), ["a", "b"], ["x", "y"], ["1", "2"]))
+        assert len(lost) == 1
+        assert len(await store.runs()) == 2
 
 
 @pytest.fixture(scope="module")

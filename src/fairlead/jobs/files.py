@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, WithJsonSchema
@@ -34,12 +34,12 @@ from fairlead.documents.reading import (
 )
 from fairlead.documents.values import Model
 from fairlead.errors import BadFile, ConfigError
-from fairlead.jobs.alike import alike
+from fairlead.jobs.alike import take_alike
 from fairlead.jobs.graph import Dag
 from fairlead.jobs.nodes import text_of
 from fairlead.jobs.payload import DEEPEST
 from fairlead.jobs.reading import no_collecting
-from fairlead.jobs.rows import MOST_NODES, Plan, Registered, run_of_one
+from fairlead.jobs.rows import MOST_NODES, Plan, Registered, only_job, run_of_one
 from fairlead.jobs.sla import instant, sla_of
 
 if TYPE_CHECKING:
@@ -196,18 +196,19 @@ def runs_of(
     """Check DAGs and DAG files, and make the rows to store of all of them."""
     registered = Registered(tasks)
     known = estimates or {}
-    dags = list(dags)
     with no_collecting():
-        if (same := alike(dags, registered, known, start_at)) is not None:
+        rest = iter(dags)
+        same, other = take_alike(rest, registered, known, start_at)
+        if same is not None and not other:
             return same
-        runs: list[NewRun] = []
-        for dag in dags:
-            run = None
-            if isinstance(dag, Dag):
-                run = run_of_one(dag, registered, known, start_at)
-            if run is None and (plan := getattr(dag, "plan", None)) is not None:
+        runs = list(same or ())
+        for dag in chain(other, rest):
+            node = only_job(dag) if isinstance(dag, Dag) else None
+            if node is not None:
+                run = run_of_one(dag, node, registered.find(node.call), known, start_at)
+            elif (plan := getattr(dag, "plan", None)) is not None:
                 run = plan(registered, now=now, start_at=start_at, estimates=estimates)
-            elif run is None:
+            else:
                 run = run_of_file(dag, tasks, now=now, start_at=start_at, estimates=estimates)
             runs.append(run)
     return runs

@@ -237,10 +237,8 @@ class Plan:
         return levels, heights
 
 
-def run_of_one(
-    dag: Dag, registered: Registered, estimates: Mapping[str, float], start_at: float | None
-) -> NewRun | None:
-    """Make the rows of a DAG of one job that has nothing but arguments; None of any other.
+def only_job(dag: Dag) -> Node | None:
+    """Find the job of a DAG of one that has nothing but arguments; None of any other.
 
     Of such a one only the task can be wrong, and a queue of jobs is full of them.
     """
@@ -248,9 +246,15 @@ def run_of_one(
     if len(nodes) != 1 or dag.soft or dag.hard:
         return None
     node = nodes[0]
-    if node.fault or node.uses or node.after or node.soft or node.hard:
-        return None
-    task, _, executor, estimate, retries, retry_delay, timeout = registered.find(node.call)
+    plain = not (node.fault or node.uses or node.after or node.soft or node.hard)
+    return node if plain else None
+
+
+def run_of_one(
+    dag: Dag, node: Node, found: Task, estimates: Mapping[str, float], start_at: float | None
+) -> NewRun:
+    """Make the rows of a DAG that has but this job, of this task."""
+    task, _, executor, estimate, retries, retry_delay, timeout = found
     if estimate is None:
         estimate = estimates.get(task)
     make = tuple.__new__  # as in `Plan.run`

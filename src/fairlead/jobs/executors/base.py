@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fairlead.config import shown, whole
 from fairlead.errors import ConfigError
-from fairlead.jobs.alike import Alike
+from fairlead.jobs.records import AlikeRuns
 from fairlead.jobs.registry import named
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def specs_of(executors: Any) -> dict[str, ExecutorSpec]:
 
 async def check_declared(store: Store, here: Iterable[str], runs: Sequence[NewRun]) -> None:
     """Refuse runs with a job for an executor that is neither declared here nor was ever served elsewhere."""
-    judged = runs[:1] if isinstance(runs, Alike) else runs
+    judged = runs[:1] if isinstance(runs, AlikeRuns) else runs
     asked = {job.executor: job for run in judged for job in run.jobs}
     if missing := set(asked).difference(here):
         missing -= await store.executors()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from fairlead.errors import Misuse, StoreError
-from fairlead.jobs.alike import Alike
 from fairlead.jobs.records import (
     NOBODY,
     Beat,
@@ -39,11 +38,7 @@ from fairlead.jobs.stores.postgres_rows import (
     storable,
 )
 from fairlead.jobs.stores.postgres_submitting import (
-    SUBMIT,
-    SUBMIT_ALIKE,
-    alike_for_asyncpg,
-    columns_of,
-    for_asyncpg,
+    call_of,
     submit_on,
     submitted,
 )
@@ -215,12 +210,9 @@ class PostgresStore(Operations):
             return []
         if connection is not None:
             return await submit_on(connection, self._address, self._hints.channel, runs)
-        if isinstance(runs, Alike):
-            rows = await self._fetch(SUBMIT_ALIKE, *alike_for_asyncpg(runs))
-        else:
-            # With keys a repetition finds what the first try stored.
-            safe = all(run.key is not None for run in runs)
-            rows = await self._fetch(SUBMIT, *for_asyncpg(columns_of(runs)), again=safe)
+        # With keys a repetition finds what the first try stored.
+        safe = all(run.key is not None for run in runs)
+        rows = await self._fetch(*call_of(runs), again=safe)
         self._hints.send()
         return submitted(rows)
 

@@ -9,7 +9,7 @@ from fairlead.jobs.records import JobRow, Missed, RunRow, Schedule, Submitted
 from fairlead.jobs.states import TRANSITIONS
 from fairlead.jobs.stores.postgres_connections import Connections, read_url
 from fairlead.jobs.stores.postgres_hints import Hints
-from fairlead.jobs.stores.postgres_submitting import SUBMIT, columns_of, for_asyncpg, submitted
+from fairlead.jobs.stores.postgres_submitting import call_of, submitted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -245,6 +245,7 @@ class Operations:
                 return None
             if run is None:
                 return None
-            rows = await connection.fetch(self._sql(SUBMIT), *for_asyncpg(columns_of([run])))
+            sql, *told = call_of([run])
+            rows = await connection.fetch(self._sql(sql), *told)
         self._hints.send()
         return submitted(rows)[0]

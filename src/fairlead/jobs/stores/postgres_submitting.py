@@ -17,14 +17,13 @@ import asyncpg
 
 from fairlead.config import shown
 from fairlead.errors import ConfigError, Misuse, SchemaMismatch, StoreUnavailable
-from fairlead.jobs.records import Submitted
+from fairlead.jobs.records import AlikeRuns, Submitted
 from fairlead.jobs.stores.postgres_connections import PASSING, UNMIGRATED, judged, migrate_command
 from fairlead.jobs.stores.postgres_rows import columns, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fairlead.jobs.alike import Alike
     from fairlead.jobs.records import NewJob, NewRun
     from fairlead.jobs.stores.postgres_connections import Address
 
@@ -50,8 +49,8 @@ SUBMIT_BY_PSYCOPG = "SELECT owners, fresh FROM fairlead.submit({})".format(
     ", ".join(f"%s::{kind}" for kind in TYPES).replace("texts", "text[]")
 )
 SUBMIT_ALIKE = (
-    "SELECT fairlead.submit_alike($1::int, {}, {}, {}, $6::text, $7::text, $8::text, "
-    "$9::float8, $10::float8, $11::int, $12::float8, $13::float8, $14::float8), NULL::bool[]"
+    "SELECT owners, fresh FROM fairlead.submit_alike($1::int, {}, {}, {}, $6::text, $7::text, $8::text, "
+    "$9::float8, $10::float8, $11::int, $12::float8, $13::float8, $14::float8)"
 ).format(*(f"trim_array(string_to_array(${place}::text, $2::text), 1)" for place in (3, 4, 5)))
 SEPARATOR = "\x1f"  # in no name, and escaped in JSON
 NOTIFY = "SELECT pg_notify({}, '')"
@@ -97,11 +96,18 @@ def _columns_of_jobs(jobs: Sequence[NewJob], runs: Sequence[NewRun]) -> list[Any
     ]
 
 
-def alike_for_asyncpg(runs: Alike) -> list[Any]:
+def call_of(runs: Sequence[NewRun]) -> list[Any]:
+    """Tell the statement by which asyncpg stores runs, and its arguments."""
+    if isinstance(runs, AlikeRuns):
+        return [SUBMIT_ALIKE, *_columns_of_alike(runs)]
+    return [SUBMIT, *_for_asyncpg(columns_of(runs))]
+
+
+def _columns_of_alike(runs: AlikeRuns) -> list[Any]:
     """Write runs that are alike as the function `submit_alike` takes them."""
     first = runs.first
     (job,) = first.jobs
-    texts = list(map(_once, (runs.names, runs.nodes, runs.payloads)))
+    texts = list(map(_once, (runs.names, runs.job_names, runs.payloads)))
     separator = _separator(chain.from_iterable(texts))
     return [
         len(runs),
@@ -125,7 +131,7 @@ def _separator(texts: Iterable[str]) -> str:
     return SEPARATOR + token_hex(8) if found else SEPARATOR
 
 
-def for_asyncpg(told: Sequence[Any]) -> list[Any]:
+def _for_asyncpg(told: Sequence[Any]) -> list[Any]:
     """Write texts as one text and numbers as another: an array takes the driver many times as long."""
     all_texts = chain.from_iterable(
         column or () for column, kind in zip(told, TYPES, strict=True) if kind == "texts"
@@ -178,12 +184,12 @@ async def submit_on(
     connection: Any, address: Address, channel: str, runs: Sequence[NewRun]
 ) -> list[Submitted]:
     """Store runs in the transaction that is open on somebody's connection."""
-    columns = columns_of(runs)
     if isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
         if not connection.is_in_transaction():
             raise _no_transaction()
         try:
-            rows = await connection.fetch(address.with_schema(SUBMIT), *for_asyncpg(columns))
+            sql, *told = call_of(runs)
+            rows = await connection.fetch(address.with_schema(sql), *told)
             await connection.fetch(NOTIFY.format("$1"), channel)
         except asyncpg.PostgresError as error:
             if (judgement := judged(error, address)) is None:
@@ -200,6 +206,7 @@ async def submit_on(
     idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
     if connection.autocommit and idle:
         raise _no_transaction()
+    columns = columns_of(runs)
     sql = address.with_schema(SUBMIT_BY_PSYCOPG)
     # A cursor of our own: those that the connection makes may read placeholders in another way.
     try:

@@ -183,7 +183,7 @@ class SqliteStore:
             raise Misuse(
                 "only PostgreSQL can submit in your own transaction; leave out connection="
             )
-        work = partial(sqlite_submitting.submit, runs=runs, now=self._time())
+        work = partial(sqlite_submitting.submit, runs=list(runs), now=self._time())
         return await self._change(work)
 
     # The scheduler
