@@ -299,6 +299,20 @@ class StoreContract:
             shown.append((waits, job._replace(dag=0, ready_at=None)))
         return shown
 
+    async def test_endings_of_what_is_not_there_keep_no_others_from_ending(self, hand: Hand):
+        first, second = [await hand.submit() for _ in range(2)]
+        for dag in (first, second):
+            await hand.claim(dag, 0)
+        told = [
+            Ending(dag, 0, hand.fences.get((dag, 0), 7), COMPLETED, "1")
+            for dag in (second, 0, first, 10**9, second)
+        ]
+        finished = await hand.store.finish(WORKER, told)
+        assert sorted(finished.ended) == [RunEnd(dag, COMPLETED) for dag in (first, second)]
+        assert sorted(set(finished.refused)) == [(0, 0), (second, 0), (10**9, 0)]
+        assert sorted(finished.applied) == [(first, 0), (second, 0)]
+        assert [await hand.state(dag) for dag in (first, second)] == [COMPLETED] * 2
+
     async def test_the_same_key_gives_the_same_run(self, store: Store):
         first, second = await store.submit([new_run(key="k"), new_run(["x", "y"], key="k")])
         assert (first.new, second) == (True, Submitted(first.dag, False))

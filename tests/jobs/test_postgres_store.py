@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 from fairlead.errors import StoreUnavailable
+from fairlead.jobs.records import Ending, RunEnd
 from fairlead.jobs.stores.base import Store
 from fairlead.jobs.stores.opening import open_store
 from tests.engines_postgres import (
@@ -19,9 +20,11 @@ from tests.engines_postgres import (
     shared_url,
     wiped,
 )
-from tests.jobs.store_contract import StoreContract, alike, new_run
+from tests.jobs.store_contract import WORKER, Hand, StoreContract, alike, new_run
 
 SCHEMA = "test_contract"
+# What is each row's own, however it came to be.
+OWN = set("dag created_at ready_at claimed_at started_at completed_on fence acked".split())
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +57,68 @@ class TestPostgres(StoreContract):
         try:
             for table in ("dags", "jobs"):
                 found = await connection.fetch(f"SELECT * FROM {SCHEMA}.{table} ORDER BY dag")
-                rows = [
-                    {
-                        name: value
-                        for name, value in row.items()
-                        if name not in ("dag", "created_at", "ready_at")
-                    }
-                    for row in found
-                ]
+                rows = [{name: row[name] for name in dict(row) if name not in OWN} for row in found]
                 assert rows[:2] == rows[2:]
         finally:
             await connection.close()
+
+    @pytest.mark.parametrize("slas", [{}, {"soft": 5.0, "hard": 9e9}, {"soft": 9e9}])
+    async def test_rows_of_runs_that_end_plainly_are_those_of_any_others(
+        self, server_url: str, hand: Hand, slas: dict[str, float]
+    ):
+        """Jobs alone in their runs that have completed have statements of their own, if nothing else ends with them."""
+        plain, other = [await hand.submit(**slas) for _ in range(2)]
+        chain = await hand.submit(["a", "b"])
+        for dag in (plain, other, chain):
+            await hand.claim(dag, 0)
+        told = await hand.end(plain, 0, "completed", result="1")
+        assert told.ended == [RunEnd(plain, "completed")]
+        ends = [Ending(dag, 0, hand.fences[dag, 0], "completed", "1") for dag in (other, chain)]
+        told = await hand.store.finish(WORKER, ends)
+        assert told.ended == [RunEnd(other, "completed")]
+        assert await hand.state(chain) == "active"
+        connection = await asyncpg.connect(server_url)
+        try:
+            for table in ("dags", "jobs"):
+                found = await connection.fetch(
+                    f"SELECT * FROM {SCHEMA}.{table} WHERE dag = ANY ($1) ORDER BY dag",
+                    [plain, other],
+                )
+                ours, theirs = map(dict, found)
+                assert ours["completed_on"] > ours["started_at"] > ours.get("created_at", 0.0)
+                for name in ours:
+                    if name not in OWN:
+                        assert ours[name] == theirs[name], name
+        finally:
+            await connection.close()
+
+    @pytest.mark.parametrize("change", ["missed = 1", "cancelling = true", "paused = true"])
+    async def test_an_ending_that_waited_for_its_run_ends_it_as_it_is_by_then(
+        self, server_url: str, hand: Hand, change: str
+    ):
+        """The run is where the change has put it, not where it was when the ending began to wait."""
+        dags = [await hand.submit() for _ in range(3)]
+        for dag in dags:
+            await hand.claim(dag, 0)
+        connection = await asyncpg.connect(server_url)
+        try:
+            async with connection.transaction():
+                changing = f"UPDATE {SCHEMA}.dags SET {change} WHERE dag = $1"
+                await connection.execute(changing, dags[1])
+                ends = [Ending(dag, 0, hand.fences[dag, 0], "completed", "1") for dag in dags]
+                ending = asyncio.create_task(hand.store.finish(WORKER, ends))
+                blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+                while not await connection.fetchval(blocked):
+                    pass
+            told = await ending
+        finally:
+            await connection.close()
+        assert sorted(told.ended) == [RunEnd(dag, "completed") for dag in dags]
+        for dag in dags:
+            run = await hand.store.run(dag)
+            assert run is not None
+            assert (run.state, run.left) == ("completed", 0)
+            assert run.completed_on is not None
 
     @pytest.mark.parametrize("keyed", [True, False])
     async def test_runs_whose_answer_was_lost_are_stored_once(

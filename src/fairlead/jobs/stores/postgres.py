@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
+from operator import itemgetter
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +114,7 @@ RETIRE = """
 WITH told AS (INSERT INTO fairlead.news (workers) VALUES (true))
 DELETE FROM fairlead.workers WHERE id = ANY ($1::bigint[])"""
 
+PLACE = itemgetter(0, 1)
 NEWS_AT_ONCE = 5_000  # rows; each is of one call
 # What the driver and the server say of text that cannot be stored.
 NO_TEXT = (asyncpg.exceptions.DataError, asyncpg.CharacterNotInRepertoireError)
@@ -298,6 +300,7 @@ class PostgresStore(Operations):
     async def finish(self, process: str, endings: Sequence[Ending]) -> Finished:
         if not endings:
             return Finished([], [], [], [])
+        endings = sorted(endings, key=PLACE)
         told: list[Any] = columns(endings, 9)
         states = set(told[3])
         if wrong := states - TRANSITIONS[ACTIVE]:
