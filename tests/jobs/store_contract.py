@@ -313,6 +313,22 @@ class StoreContract:
         assert sorted(finished.applied) == [(first, 0), (second, 0)]
         assert [await hand.state(dag) for dag in (first, second)] == [COMPLETED] * 2
 
+    async def test_a_refused_ending_among_others_ends_no_run(self, hand: Hand):
+        dags = [await hand.submit() for _ in range(4)]
+        for dag in dags:
+            await hand.claim(dag, 0)
+        refused = dags[1]
+        told = [
+            Ending(dag, 0, hand.fences[dag, 0] + (dag == refused), COMPLETED, "1") for dag in dags
+        ]
+        finished = await hand.store.finish(WORKER, told)
+        assert sorted(finished.ended) == [RunEnd(dag, COMPLETED) for dag in dags if dag != refused]
+        assert finished.refused == [(refused, 0)]
+        run = await hand.store.run(refused)
+        assert run is not None
+        assert (run.state, run.left, run.completed_on) == (ACTIVE, 1, None)
+        assert await hand.states(refused) == [ACTIVE]
+
     async def test_the_same_key_gives_the_same_run(self, store: Store):
         first, second = await store.submit([new_run(key="k"), new_run(["x", "y"], key="k")])
         assert (first.new, second) == (True, Submitted(first.dag, False))

@@ -23,6 +23,15 @@ from tests.engines_postgres import (
 from tests.jobs.store_contract import WORKER, Hand, StoreContract, alike, new_run
 
 SCHEMA = "test_contract"
+MOVING = f"""
+CREATE FUNCTION {SCHEMA}.moving() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE {SCHEMA}.dags SET name = 'moved' WHERE dag = new.dag;
+    RETURN new;
+END $$;
+CREATE TRIGGER moving AFTER UPDATE ON {SCHEMA}.jobs FOR EACH ROW EXECUTE FUNCTION {SCHEMA}.moving()"""
+BLOCKED = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"""
 # What is each row's own, however it came to be.
 OWN = set("dag created_at ready_at claimed_at started_at completed_on fence acked".split())
 
@@ -92,6 +101,28 @@ class TestPostgres(StoreContract):
         finally:
             await connection.close()
 
+    async def test_runs_that_a_trigger_moves_meanwhile_end_all_the_same(
+        self, server_url: str, hand: Hand
+    ):
+        """People hang triggers on our tables; the place at which a run was locked is then no longer its own."""
+        dags = [await hand.submit(soft=5.0) for _ in range(3)]
+        for dag in dags:
+            await hand.claim(dag, 0)
+        connection = await asyncpg.connect(server_url)
+        try:
+            await connection.execute(MOVING)
+        finally:
+            await connection.close()
+        ends = [Ending(dag, 0, hand.fences[dag, 0], "completed", "1") for dag in dags]
+        told = await hand.store.finish(WORKER, ends)
+        assert sorted(told.ended) == [RunEnd(dag, "completed") for dag in dags]
+        for dag in dags:
+            run = await hand.store.run(dag)
+            assert run is not None
+            assert (run.name, run.state, run.left) == ("moved", "completed", 0)
+            assert run.completed_on is not None
+            assert run.started_at is not None
+
     @pytest.mark.parametrize("change", ["missed = 1", "cancelling = true", "paused = true"])
     async def test_an_ending_that_waited_for_its_run_ends_it_as_it_is_by_then(
         self, server_url: str, hand: Hand, change: str
@@ -107,9 +138,9 @@ class TestPostgres(StoreContract):
                 await connection.execute(changing, dags[1])
                 ends = [Ending(dag, 0, hand.fences[dag, 0], "completed", "1") for dag in dags]
                 ending = asyncio.create_task(hand.store.finish(WORKER, ends))
-                blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-                while not await connection.fetchval(blocked):
+                while not ending.done() and not await connection.fetchval(BLOCKED):
                     pass
+                assert not ending.done()
             told = await ending
         finally:
             await connection.close()

@@ -88,8 +88,13 @@ BEGIN
         FROM unnest(a_rows, first_claimed) AS c(at, claimed_at) WHERE d.ctid = c.at;
         GET DIAGNOSTICS ended_here = ROW_COUNT;
         IF ended_here <> cardinality(a_rows) THEN
-            RAISE EXCEPTION 'of % runs that were locked, % are where they were', cardinality(a_rows), ended_here
-                USING ERRCODE = 'serialization_failure';
+            -- Something in this very transaction has moved them, such as a trigger of somebody's.
+            UPDATE dags d SET remaining = 0, state = 'completed', completed_on = now,
+                started_at = coalesce(d.started_at, c.claimed_at),
+                missed = CASE WHEN d.soft IS NOT NULL OR d.hard IS NOT NULL
+                    THEN settled(d.missed, d.soft, d.hard, now) ELSE d.missed END
+            FROM unnest(a_dags, first_claimed) AS c(dag, claimed_at)
+            WHERE d.dag = ANY (ARRAY[c.dag]) AND d.completed_on IS NULL;
         END IF;
         e_dags := a_dags;
         e_states := a_states;
