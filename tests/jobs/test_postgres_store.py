@@ -111,10 +111,13 @@ class TestPostgres(StoreContract):
         connection = await asyncpg.connect(server_url)
         try:
             await connection.execute(MOVING)
+            ends = [Ending(dag, 0, hand.fences[dag, 0], "completed", "1") for dag in dags]
+            told = await hand.store.finish(WORKER, ends)
         finally:
+            await connection.execute(
+                f"DROP FUNCTION IF EXISTS {SCHEMA}.moving CASCADE"
+            )  # tables are kept
             await connection.close()
-        ends = [Ending(dag, 0, hand.fences[dag, 0], "completed", "1") for dag in dags]
-        told = await hand.store.finish(WORKER, ends)
         assert sorted(told.ended) == [RunEnd(dag, "completed") for dag in dags]
         for dag in dags:
             run = await hand.store.run(dag)
