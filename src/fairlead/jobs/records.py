@@ -75,9 +75,7 @@ class AlikeRuns(Sequence[NewRun]):
         return self.first._replace(name=self.names[place], jobs=(job,))
 
     def __iter__(self) -> Iterator[NewRun]:
-        make = (
-            tuple.__new__
-        )  # by the thousand: what a record's own maker does, in a third of the time
+        make = tuple.__new__  # what the record's own maker does, in a third of the time
         _, _, *of_run = self.first
         _, task, executor, _, *of_job = self.first.jobs[0]
         for name, job, payload in zip(self.names, self.job_names, self.payloads, strict=True):

@@ -114,7 +114,7 @@ RETIRE = """
 WITH told AS (INSERT INTO fairlead.news (workers) VALUES (true))
 DELETE FROM fairlead.workers WHERE id = ANY ($1::bigint[])"""
 
-PLACE = itemgetter(0, 1)
+PLACE = itemgetter(0, 1)  # of a job: its run, and where it is in it
 NEWS_AT_ONCE = 5_000  # rows; each is of one call
 # What the driver and the server say of text that cannot be stored.
 NO_TEXT = (asyncpg.exceptions.DataError, asyncpg.CharacterNotInRepertoireError)
@@ -300,7 +300,9 @@ class PostgresStore(Operations):
     async def finish(self, process: str, endings: Sequence[Ending]) -> Finished:
         if not endings:
             return Finished([], [], [], [])
-        endings = sorted(endings, key=PLACE)
+        endings = sorted(
+            endings, key=PLACE
+        )  # as runs are locked: `finish` finds those of one job where they are
         told: list[Any] = columns(endings, 9)
         states = set(told[3])
         if wrong := states - TRANSITIONS[ACTIVE]:
