@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import aiohttp
 
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 LOST_INTERVAL = 1.0  # seconds between looks at a backend that is down, at most
+
+# How one try at a backend ended: with a status below 500; with 503 and `Retry-After`, for the backend is full; with
+# another status from 500; or without an answer: not connected, reset, malformed, or silent for too long.
+Outcome = Literal["ok", "full", "error", "failed"]
 
 log = logging.getLogger("fairlead.gateway")
 
@@ -177,6 +181,9 @@ class Fleet:
             upstream.healthy = False
             upstream.nudge.set()
             self._changed()
+
+    def tried(self, upstream: Upstream, outcome: Outcome, now: float) -> None:
+        """Note how a try ended, by the clock of `answered`; a try that its own client ended is not reported."""
 
     def finished(self, upstream: Upstream) -> None:
         """Count a call out."""
