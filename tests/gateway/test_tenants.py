@@ -1,6 +1,8 @@
 """Whose a request is, and the highest class it may have; no header raises it."""
 
 import hashlib
+import json
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from fairlead.gateway import asking
 from fairlead.gateway.admission import Admission
 from fairlead.gateway.exchange import Exchange
 from fairlead.gateway.loading import load
+from fairlead.gateway.middleware import PriorityMiddleware
 from fairlead.gateway.settings import BULK, CLASSES, DEFAULT, INTERACTIVE, SYSTEM
 from fairlead.gateway.tenants import REMEMBERED, Tenants
 from fairlead.testing import run_virtual
@@ -320,3 +323,109 @@ class TestWhoHasAskedBefore:
         assert ask(admission, TRUSTED, *fields).rank == DEFAULT
         admission.retune(load(config(policies={"header:acme": {"max_class": "bulk"}})))
         assert ask(admission, TRUSTED, *fields).rank == BULK
+
+
+class TestUnknownTenants:
+    """`unknown: refuse`: an address names no tenant."""
+
+    SAID: ClassVar[dict[str, Any]] = {
+        "api_keys": [{"sha256": sha(KEY), "tenant": "acme"}],
+        "trusted_header": "x-tenant-id",
+        "unknown": "refuse",
+    }
+
+    @pytest.mark.parametrize(
+        ("headers", "address", "challenge"),
+        [
+            ((), TRUSTED, "Bearer"),
+            ((), STRANGER, "Bearer"),
+            ((), None, "Bearer"),
+            (((b"x-tenant-id", b"acme"),), STRANGER, "Bearer"),
+            (((b"x-tenant-id", b""),), TRUSTED, "Bearer"),
+            (((b"x-forwarded-for", b"10.0.0.1"),), TRUSTED, "Bearer"),
+            (((b"authorization", b"Bearer nobodys"),), TRUSTED, 'Bearer error="invalid_token"'),
+            (((b"authorization", b"Basic " + KEY),), TRUSTED, 'Bearer error="invalid_token"'),
+            (((b"authorization", b"Bearer " + KEY),) * 2, TRUSTED, 'Bearer error="invalid_token"'),
+        ],
+    )
+    def test_is_refused_with_401_in_the_clients_own_form(self, headers, address, challenge):
+        async def test():
+            scene = Scene(tenants=self.SAID)
+            for path in ("/v1/chat/completions", "/elsewhere"):
+                client = await scene.client(
+                    path=path, headers=headers, address=address, method="POST"
+                ).done()
+                assert (client.status, client.head["www-authenticate"]) == (401, challenge)
+                said = json.loads(client.body)
+                found = said["error"] if path.startswith("/v1") else said
+                assert found["code"] == "invalid_api_key"
+            assert scene.metrics.refused_requests == {"invalid_api_key": 2}
+            assert scene.app.arrivals.empty()
+            scene.quiet()
+
+        run_virtual(test())
+
+    @pytest.mark.parametrize(
+        "headers", [((b"authorization", b"Bearer " + KEY),), ((b"x-tenant-id", b"acme"),)]
+    )
+    def test_a_known_one_is_served_and_so_is_an_exempt_path(self, headers):
+        async def test():
+            scene = Scene(tenants=self.SAID)
+            for sent, path in ((headers, "/a"), ((), "/health")):
+                client = scene.client(headers=sent, path=path)
+                await (await scene.app.next()).answer()
+                assert (await client.done()).status == 200
+
+        run_virtual(test())
+
+    def test_a_refused_body_is_not_read(self):
+        async def test():
+            scene = Scene(tenants=self.SAID)
+            client = scene.client(
+                path="/v1/completions",
+                method="POST",
+                headers=[(b"content-type", b"application/json"), (b"content-length", b"9")],
+                stay=False,
+            )
+            assert (await client.done()).status == 401
+
+        run_virtual(test())
+
+    def test_a_websocket_is_closed_before_the_application_hears_of_it(self):
+        async def test():
+            served: list[str] = []
+
+            async def app(scope, receive, send):
+                served.append(scope["path"])
+
+            guarded = PriorityMiddleware(app, config(tenants=self.SAID))
+            sent: list[Any] = []
+
+            async def receive():
+                return {"type": "websocket.connect"}
+
+            async def send(message):
+                sent.append(message["type"])
+
+            key = (b"authorization", b"Bearer " + KEY)
+            for path, headers in (("/a", []), ("/b", [key]), ("/health", [])):
+                scope = {"type": "websocket", "path": path, "headers": headers}
+                await guarded(scope, receive, send)
+            assert (served, sent) == (["/b", "/health"], ["websocket.close"])
+
+        run_virtual(test())
+
+    def test_changes_with_the_file(self):
+        async def test():
+            scene = Scene(tenants=self.SAID)
+            assert (await scene.client().done()).status == 401
+            scene.admission.retune(load(config(tenants=self.SAID | {"unknown": "address"})))
+            client = scene.client()
+            await (await scene.app.next()).answer()
+            assert (await client.done()).status == 200
+
+        run_virtual(test())
+
+    def test_without_a_way_to_be_known_it_is_no_configuration(self):
+        (line,) = load(config(tenants={"unknown": "refuse", "trusted_header": None})).lines
+        assert "would refuse every request: add api_keys or a trusted_header" in line

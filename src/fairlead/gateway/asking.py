@@ -83,8 +83,7 @@ _peek = msgspec.json.Decoder(Peek)
 
 def identify(admission: Admission, scope: Any, exchange: Exchange) -> Failure | None:
     """Read the header: the tenant, the class asked for, and what else the request says of itself."""
-    client = scope.get("client")
-    said: Said = (client[0] if client else None,)
+    said: Said = (_address(scope),)
     wanted = admission.wanted
     wishes = None
     for name, value in scope["headers"]:
@@ -96,11 +95,29 @@ def identify(admission: Admission, scope: Any, exchange: Exchange) -> Failure | 
             else:
                 wishes.setdefault(name, []).append(value)
     asker = exchange.asker = admission.askers.get(said) or _look_up(admission, said)
+    if asker.who.refusal is not None:
+        exchange.tenant, exchange.rank = asker.who.key, DEFAULT  # for the log
+        return asker.who.refusal
     if asker.unknown:
         admission.metrics.unknown[asker.who.label] += 1
     if wishes is None and scope["http_version"] < "2":
         return None
     return _heed(admission, scope, wishes or {}, exchange)
+
+
+def stranger(admission: Admission, scope: Any) -> Failure | None:
+    """Refuse a connection of a tenant that is unknown, where those are refused; None lets it pass."""
+    if own_path(scope) in admission.exempt:
+        return None
+    fields: dict[bytes, list[bytes]] = {}
+    for name, value in scope["headers"]:
+        fields.setdefault(name, []).append(value)
+    return admission.tenants.of(_address(scope), fields).refusal
+
+
+def _address(scope: Any) -> str | None:
+    client = scope.get("client")
+    return client[0] if client else None
 
 
 def _look_up(admission: Admission, said: Said) -> Asker:

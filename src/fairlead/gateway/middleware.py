@@ -71,7 +71,12 @@ class PriorityMiddleware:
         """Serve one connection: an HTTP request in its turn, anything else at once."""
         admission = self.admission
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            if scope["type"] == "websocket" and (failure := asking.stranger(admission, scope)):
+                admission.metrics.count_refused_request(failure.code)
+                await receive()
+                await send({"type": "websocket.close", "code": 1008, "reason": failure.detail})
+            else:
+                await self.app(scope, receive, send)
             return
         path = own_path(scope) if scope.get("root_path") else scope["path"]
         if path in admission.exempt:

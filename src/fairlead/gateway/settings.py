@@ -176,6 +176,7 @@ class Tenants(Model):
     api_keys: list[ApiKey] = []
     trusted_header: HeaderName | None = None
     trusted_proxies: list[Network] = ["127.0.0.0/8", "::1/128"]
+    unknown: Literal["address", "refuse"] = "address"
     metric_labels: Annotated[int, Field(strict=True, ge=0, le=100)] = 100
 
     @field_validator("api_keys")
@@ -187,6 +188,14 @@ class Tenants(Model):
                 both = f"{shown(tenants[key.sha256])} and {shown(key.tenant)}"
                 raise ValueError(f"one key may name one tenant; the same sha256 names {both}")
         return given
+
+    @model_validator(mode="after")
+    def _known_by_something(self) -> Self:
+        if self.unknown == "refuse" and not self.api_keys and self.trusted_header is None:
+            raise ValueError(
+                "unknown: refuse would refuse every request: add api_keys or a trusted_header"
+            )
+        return self
 
 
 class Upstream(Model):

@@ -2,6 +2,7 @@
 
 An API key beats the trusted header, which is believed only from trusted proxies, and beats the address.  A tenant can
 lower the class of its requests, never raise it above its ceiling; `system` needs a ceiling of its own that says so.
+With `unknown: refuse` an address names no tenant: such a request is refused before anything of it is read or counted.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fairlead.gateway.forwarding import plain_address, text_of, trust
+from fairlead.gateway.responses import Failure
 from fairlead.gateway.settings import CLASSES, INTERACTIVE
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Tenant:
     key: str
     ceiling: int
     label: str
+    refusal: Failure | None = None  # of a tenant that is unknown, where those are refused
 
 
 def default_ceiling(scheduler: PrioritySettings) -> int:
@@ -61,11 +64,12 @@ class Tenants:
         self._trusts = trust(said.trusted_proxies)
         self._policies: Mapping[str, TenantPolicy] = scheduler.tenant_policies
         self._ceiling = default_ceiling(scheduler)
+        self._refuses = said.unknown == "refuse"
         self._known: dict[str, Tenant] = {}  # by key
         self._told = False  # that the trusted header came from whom nobody trusts
         # The header fields that say whose a request is.
         self.fields = {FORWARDED_FOR}
-        if self._keys:
+        if self._keys or self._refuses:
             self.fields.add(AUTHORIZATION)
         if self._header is not None:
             self.fields.add(self._header)
@@ -89,7 +93,10 @@ class Tenants:
             if key is not None:
                 return self._known.get(key) or self._look_up(key)
         key = _key_at(address)
-        return self._known.get(key) or self._look_up(key)
+        found = self._known.get(key) or self._look_up(key)
+        if self._refuses:
+            return replace(found, refusal=_unknown(given=bool(fields.get(AUTHORIZATION))))
+        return found
 
     def forget(self) -> None:
         """Look up everybody anew: labels have changed hands."""
@@ -133,6 +140,17 @@ class Tenants:
             if not self._trusts(found):
                 break
         return address
+
+
+def _unknown(*, given: bool) -> Failure:
+    """Refuse a request that no API key and no trusted header names a tenant for."""
+    if given:
+        text = "no tenant has this API key; check the key, or ask the operator for one"
+        challenge = b'Bearer error="invalid_token"'
+    else:
+        text = "this service needs an API key: send Authorization: Bearer <key>"
+        challenge = b"Bearer"
+    return Failure(401, "invalid_api_key", text, headers=((b"www-authenticate", challenge),))
 
 
 def _key_at(address: str | None) -> str:
