@@ -92,6 +92,8 @@ def same(journal: Journal, given: list[Arrival], policy: dict[str, Any]) -> None
 
 
 SEEDS = st.integers(0, 1 << 30)
+# Callers of tasks and of the gateway state no cost: whatever a scenario says, their doors charge 1.
+COSTS = [1.0, 4.0, 1000.0]
 
 
 def through_tasks(given: list[Arrival], **options: Any) -> Journal:
@@ -117,7 +119,9 @@ def through_tasks(given: list[Arrival], **options: Any) -> Journal:
 
 
 def tasks_agree(seed: int, slots: int, queue: int, timeout: float) -> None:
-    given = crowd(seed, priority=[0, 10, 50, 51, 90, 100], patience=[None, None, 0.5, 2.0])
+    given = crowd(
+        seed, priority=[0, 10, 50, 51, 90, 100], patience=[None, None, 0.5, 2.0], cost=COSTS
+    )
     options = {"max_concurrency": slots, "max_queue_size": queue, "starvation_timeout": timeout}
     same(through_tasks(given, **options), given, {"preset": "tasks", **options})
 
@@ -246,7 +250,9 @@ def through_gateway(given: list[Arrival], config: dict[str, Any]) -> Journal:
 
 
 def gateway_agrees(seed: int, capacity: int, floor: int) -> None:
-    given = crowd(seed, count=80, cls=CLASSES[:3], tenant=["header:a", "header:b", "header:c"])
+    given = crowd(
+        seed, count=80, cls=CLASSES[:3], tenant=["header:a", "header:b", "header:c"], cost=COSTS
+    )
     classes: dict[str, Any] = {
         "system": {"reserved_floor": 0},
         "interactive": {"reserved_floor": floor, "reserved_per_slot": 0.0},
@@ -261,8 +267,14 @@ def gateway_agrees(seed: int, capacity: int, floor: int) -> None:
         "tenants": {"trusted_header": "x-tenant-id"},
         "priority_scheduler": {"enabled": True} | scheduler,
     }
+    same_gateway(given, config)
+
+
+def same_gateway(given: list[Arrival], config: dict[str, Any]) -> None:
+    """Compare the gateway with the preset, written as a whole configuration and as its scheduler alone."""
     journal = through_gateway(given, config)
-    same(journal, given, {"preset": "gateway", "capacity": capacity, **scheduler})
+    short = {key: value for key, value in config["priority_scheduler"].items() if key != "enabled"}
+    same(journal, given, {"preset": "gateway", "capacity": config["capacity"], **short})
     same(journal, given, {"preset": "gateway", **config})
 
 
@@ -270,3 +282,47 @@ def gateway_agrees(seed: int, capacity: int, floor: int) -> None:
 @settings(max_examples=20)
 def test_the_gateway_gives_the_same_order(seed, capacity, floor):
     gateway_agrees(seed, capacity, floor)
+
+
+def any_gateway(random: Random) -> dict[str, Any]:
+    """Draw a configuration: classes that reserve, preempt and starve, and tenants of different weights."""
+    capacity = random.randrange(2, 9)
+    left, classes = capacity, {}
+    for name in reversed(CLASSES):
+        floor = random.randrange(0, min(left, 3) + 1)
+        left -= floor
+        classes[name] = {
+            "reserved_floor": floor,
+            "reserved_per_slot": 0.0,
+            "queue_size": random.choice([2, 8, 100]),
+            "queue_timeout": random.choice(["1s", "5s", "60s"]),
+            "starvation_threshold": random.choice(["500ms", "2s", "20s"]),
+            "can_preempt": name != "bulk" and random.random() < 0.5,
+        }
+    tenants = {f"header:{name}": {"weight": random.choice([0.5, 1.0, 3.0, 20.0])} for name in "abc"}
+    tenants["header:a"]["max_class"] = random.choice(CLASSES[:3])
+    return {
+        "capacity": capacity,
+        "access_log": False,
+        "tenants": {"trusted_header": "x-tenant-id"},
+        "priority_scheduler": {
+            "enabled": True,
+            "classes": classes,
+            "tenant_policies": dict(random.sample(sorted(tenants.items()), 2)),
+            "default_max_class": random.choice(CLASSES[:3]),
+            "lend_reservations": random.random() < 0.7,
+            "promotion_budget": random.choice([1, 4, 10]),
+        },
+    }
+
+
+def any_gateway_agrees(seed: int) -> None:
+    tenants = ["header:a", "header:b", "header:c", "header:d"]
+    given = crowd(seed, count=80, cls=CLASSES[:3], tenant=tenants, cost=COSTS)
+    same_gateway(given, any_gateway(Random(seed)))
+
+
+@given(SEEDS)
+@settings(max_examples=60)
+def test_any_gateway_gives_the_same_order_whatever_a_scenario_says_of_costs(seed):
+    any_gateway_agrees(seed)

@@ -82,12 +82,25 @@ def gateways_many() -> None:
         test_fidelity.gateway_agrees(seed, 1 + seed % 4, seed % 2)
 
 
+def any_gateways_many() -> None:
+    for seed in range(8):
+        test_fidelity.any_gateway_agrees(seed)
+
+
 def streams_many() -> None:
     for seed in range(4):
         test_fidelity_streams.streams_agree(seed, 1 + seed % 3)
 
 
-ALL = [first_come_many, nobody_lost, tasks_many, flows_many, gateways_many, streams_many]
+ALL = [
+    first_come_many,
+    nobody_lost,
+    tasks_many,
+    flows_many,
+    gateways_many,
+    any_gateways_many,
+    streams_many,
+]
 
 
 @pytest.mark.parametrize("check", ALL, ids=lambda check: check.__name__)
@@ -195,6 +208,19 @@ def test_a_start_at_the_wrong_instant(monkeypatch):
     monkeypatch.setattr(Run, "start", start)
     with pytest.raises(CAUGHT):
         first_come_many()
+
+
+def test_a_gateway_that_charges_the_cost_of_a_scenario(monkeypatch):
+    ticket = GatewaySite.ticket
+
+    def charged(self: GatewaySite, number: int, arrival: Arrival, now: float) -> Any:
+        made = ticket(self, number, arrival, now)
+        made.cost = arrival.cost
+        return made
+
+    monkeypatch.setattr(GatewaySite, "ticket", charged)
+    with pytest.raises(CAUGHT):
+        any_gateways_many()
 
 
 def test_a_policy_of_its_own_instead_of_the_door_s(monkeypatch):

@@ -125,7 +125,9 @@ class PoolTicket(SimTicket):
     __slots__ = ("_loop", "member")
 
     def __init__(self, number: int, arrival: Arrival, now: float, loop: VirtualLoop) -> None:
-        super().__init__(number, arrival, now)
+        # Of the doors that ask in the pool's own gate, only callers of flows state a cost.
+        cost = arrival.cost if arrival.door.partition("/")[0] == "flows" else 1.0
+        super().__init__(number, arrival, now, cost)
         self._loop = loop
 
     def told(self) -> None:

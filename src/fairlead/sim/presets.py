@@ -60,7 +60,7 @@ class ClassSite(Site):
         self._evictable = tuple(any(can_preempt[rank + 1 :]) for rank in range(len(can_preempt)))
 
     def ticket(self, number: int, arrival: Arrival, now: float) -> Ticket:
-        ticket = SimTicket(number, arrival, now)
+        ticket = SimTicket(number, arrival, now, arrival.cost)
         ticket.rank = rank = self._ranks[arrival.cls]
         ticket.can_preempt = self._can_preempt[rank]
         ticket.evictable = self._evictable[rank]

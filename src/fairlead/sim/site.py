@@ -30,7 +30,11 @@ class Verbs(Protocol):
 
 
 class SimTicket(LeanTicket):
-    """The ticket of one try of one arrival; `work` is the arrival's number."""
+    """The ticket of one try of one arrival; `work` is the arrival's number.
+
+    It costs 1, as a ticket of a door does unless callers of that door state a cost: a site that stands for such a door
+    passes the arrival's.
+    """
 
     # All are set for each: a reader of a default in a class pays more than this costs.
     __slots__ = (
@@ -51,13 +55,13 @@ class SimTicket(LeanTicket):
         "workload",
     )
 
-    def __init__(self, number: int, arrival: Arrival, now: float) -> None:
+    def __init__(self, number: int, arrival: Arrival, now: float, cost: float = 1.0) -> None:
         self.work = number
         self.key = arrival[9] or number
         self.tenant = arrival[3]
         self.workload = arrival[4]
         self.priority = arrival[5]
-        self.cost = arrival[6]
+        self.cost = cost
         self.pool = arrival[11]
         self.labels = arrival[18]
         deadline, patience, estimate = arrival[7], arrival[8], arrival[17]
@@ -93,7 +97,7 @@ class Site:
 
     def ticket(self, number: int, arrival: Arrival, now: float) -> Ticket:
         """Write the ticket of an arrival."""
-        ticket = SimTicket(number, arrival, now)
+        ticket = SimTicket(number, arrival, now, arrival.cost)
         if self.classes:
             ticket.rank = self.classes.index(arrival.cls)
         return ticket

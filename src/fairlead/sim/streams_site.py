@@ -237,7 +237,7 @@ class StreamsSite(Site):
         self._next = dict.fromkeys(said.topics, 0)
 
     def ticket(self, number: int, arrival: Arrival, now: float) -> Any:
-        ticket = SimTicket(number, arrival, now)
+        ticket = SimTicket(number, arrival, now, arrival.cost)
         topic = _topic(arrival)
         ticket.priority = self._topics[topic].priority
         ticket.place = Tp(topic, self._partition(topic, arrival))
