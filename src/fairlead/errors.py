@@ -217,4 +217,4 @@ class SchedulerFailed(FairleadError):
 
 
 class SelfDeadlockWarning(RuntimeWarning):
-    """Work waits for a slot while holding the last one itself."""
+    """Warn of a deadlock: work waits for a slot while work that waits itself holds every slot."""

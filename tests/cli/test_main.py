@@ -80,9 +80,11 @@ def test_without_the_extra_one_sentence_says_how_to_get_it(missing):
     done = python(
         f"import sys; sys.modules[{missing!r}] = None; from fairlead.cli import main; sys.exit(main(['demo']))"
     )
-    assert done.returncode == 2
+    assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr == f"fairlead needs {missing}: pip install 'fairlead[cli]'\n"
+    assert done.stderr == (
+        f"fairlead: the commands need {missing}; install them with: pip install 'fairlead[cli]'\n"
+    )
 
 
 def test_a_closed_pipe_gives_no_traceback():

@@ -109,11 +109,11 @@ def _encoded(url: str) -> Any:
 @asynccontextmanager
 async def served(settings: dict[str, Any], **more: Any) -> AsyncIterator[Client]:
     """Serve a configuration on this loop."""
-    from fairlead.server.demo import Upstream
+    from fairlead.server.demo import upstream_for
 
     loaded = load_mapping(settings)
     assert not loaded.problems, loaded.lines
-    upstream = Upstream() if loaded.demo.upstream else None
+    upstream = upstream_for(loaded)
     async with (
         Server(loaded, upstream=upstream, **more) as server,
         aiohttp.ClientSession() as session,

@@ -32,6 +32,39 @@ async def brief(seconds):
 """
 
 
+def test_what_init_writes_starts_the_demonstration_s_backend_only_while_it_names_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"]) == 0
+    shipped = Path("fairlead.yaml").read_text()
+    for port in ("8080", "8081", "8082", "8088", "8089"):
+        shipped = shipped.replace(f"127.0.0.1:{port}", "127.0.0.1:0")
+    own = shipped.replace("  # upstreams:\n", "  upstreams:\n").replace(
+        "  #   - {url:", "    - {url:"
+    )
+    assert own.count("- {url:") == 2
+
+    Path("own.yaml").write_text(own)
+    Path("shipped.yaml").write_text(shipped)
+
+    async def told(config: str) -> str:
+        async with process(tmp_path, "--config", config) as server:
+            await begun(server)
+            await server.until("jobs ")
+            server.process.send_signal(signal.SIGTERM)
+            assert await server.ended() == 0
+            return "".join(server.said)
+
+    async def test() -> None:
+        assert "(a demonstration, until gateway.upstreams names yours)" in await told(
+            "shipped.yaml"
+        )
+        assert "demonstration" not in await told("own.yaml")
+
+    run(test)
+
+
 def test_from_nothing_it_shows_every_door_and_leaves_one_folder(tmp_path: Path):
     home, folder = tmp_path / "home", tmp_path / "empty"
     home.mkdir()

@@ -21,8 +21,11 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         for name in ("typer", "rich"):
             if find_spec(name) is None:
-                print(f"fairlead needs {name}: pip install 'fairlead[cli]'", file=sys.stderr)
-                return 2
+                print(
+                    f"fairlead: the commands need {name}; install them with: pip install 'fairlead[cli]'",
+                    file=sys.stderr,
+                )
+                return 1
         from fairlead.cli.commands import run
 
         return run(sys.argv[1:] if args is None else args)

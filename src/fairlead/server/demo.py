@@ -149,10 +149,19 @@ def settings(folder: Path, ports: dict[str, str], *, shown: bool = True) -> dict
     }
 
 
+def upstream_for(loaded: Loaded) -> Upstream | None:
+    """Make the demonstration's upstream if it is asked for and the gateway names no upstream of its own."""
+    return Upstream() if loaded.demo.upstream and _names_none(loaded) else None
+
+
+def _names_none(loaded: Loaded) -> bool:
+    return loaded.gateway is not None and not loaded.gateway.settings.upstreams
+
+
 def with_upstream(loaded: Loaded, upstream: Upstream | None) -> Loaded:
     """Let a gateway that names no upstream use the demonstration's."""
     gateway = loaded.gateway
-    if upstream is None or gateway is None or gateway.settings.upstreams:
+    if upstream is None or gateway is None or not _names_none(loaded):
         return loaded
     from fairlead.gateway.settings import Upstream as UpstreamSettings
 

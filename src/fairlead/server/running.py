@@ -167,7 +167,7 @@ def run(config: str | None, *, listen: str | None = None, shows: bool = True) ->
 def _server(ready: Prepared) -> Server:
     from fairlead.server.service import Server
 
-    upstream = demo.Upstream() if ready.loaded.demo.upstream else None
+    upstream = demo.upstream_for(ready.loaded)
     try:
         return Server(ready.loaded, path=ready.path, text=ready.text, upstream=upstream)
     except BaseException:

@@ -304,7 +304,8 @@ class Server:
             where = ", ".join(f"{what} {link}" for what, link in door.links().items())
             lines.append(f"  {door.name:<8} {where or door.detail}")
         if self.upstream is not None:
-            lines.append(f"  {'upstream':<8} {self.upstream.url} (a demonstration)")
+            said = "a demonstration, until gateway.upstreams names yours"
+            lines.append(f"  {'upstream':<8} {self.upstream.url} ({said})")
         if self.loaded.settings.jobs is not None and self.traffic is not None:
             lines.append(
                 "  demo traffic runs; switch it off with fairlead serve --no-demo or demo: {traffic: false}"

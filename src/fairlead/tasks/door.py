@@ -188,9 +188,9 @@ class Door:
 
     def _deadlock(self) -> str:
         return (
-            f"submit from inside a task while max_concurrency={self._core.active}: it waits for a slot, "
-            "and every slot is held by work that waits for one; "
-            "give the slot back first, or raise max_concurrency"
+            f"deadlock: submit from inside a task while max_concurrency={self._core.active}, and every slot is "
+            "held by work that waits for a slot itself; "
+            "give the slot back before you submit, or raise max_concurrency"
         )
 
 
