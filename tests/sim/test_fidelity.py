@@ -299,7 +299,9 @@ def any_gateway(random: Random) -> dict[str, Any]:
             "starvation_threshold": random.choice(["500ms", "2s", "20s"]),
             "can_preempt": name != "bulk" and random.random() < 0.5,
         }
-    tenants = {f"header:{name}": {"weight": random.choice([0.5, 1.0, 3.0, 20.0])} for name in "abc"}
+    tenants: dict[str, Any] = {
+        f"header:{name}": {"weight": random.choice([0.5, 1.0, 3.0, 20.0])} for name in "abc"
+    }
     tenants["header:a"]["max_class"] = random.choice(CLASSES[:3])
     return {
         "capacity": capacity,
