@@ -74,8 +74,20 @@ class TestTheExplicitHeader:
     @pytest.mark.parametrize("values", [(b"bulk", b"bulk"), (b"bulk", b"system"), (b"", b"")])
     def test_a_duplicate_is_default(self, values):
         assert asked(*values) == (DEFAULT, True)
-        both = {FAIRLEAD: [values[0]], SMG: [values[1]]}
-        assert priority.explicit_rank(both) == (DEFAULT, True)
+
+    @pytest.mark.parametrize("word", [*CLASSES, "", "urgent", "bulk, system", "é"])
+    def test_both_headers_with_one_value_are_one(self, word):
+        said = word.encode()
+        for other in (said, b" " + said.upper() + b"\t"):
+            both = {FAIRLEAD: [said], SMG: [other]}
+            assert priority.explicit_rank(both) == asked(said)
+
+    @given(st.lists(st.sampled_from(CLASSES), min_size=1, max_size=3), st.data())
+    def test_both_headers_that_disagree_are_default(self, values, data):
+        others = data.draw(st.lists(st.sampled_from(CLASSES), min_size=1, max_size=3))
+        said = {FAIRLEAD: [v.encode() for v in values], SMG: [v.encode() for v in others]}
+        if len(values) > 1 or values != others:
+            assert priority.explicit_rank(said) == (DEFAULT, True)
 
 
 class TestUrgency:

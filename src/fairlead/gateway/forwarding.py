@@ -2,7 +2,8 @@
 
 Each message is written anew from its parsed parts.  What concerns one connection only (RFC 9110 §7.6.1) stops here, as
 do the headers by which clients talk to the gateway itself: `x-fairlead-decision` and `x-fairlead-retry-token`.  The
-priority headers pass on, for backends that order their own queue by them.
+priority headers pass on, for backends that order their own queue by them.  Of an answer no `x-fairlead-*` passes: these
+are the gateway's words to its clients.
 """
 
 from __future__ import annotations
@@ -41,18 +42,25 @@ NOT_FORWARDED = HOP_BY_HOP | {
     b"x-fairlead-decision",
     b"x-fairlead-retry-token",
 }
-# What a proxy says of its client; from anybody else it is hearsay.
-FORWARDED = frozenset(
-    {
-        b"forwarded",
-        b"x-forwarded-for",
-        b"x-forwarded-host",
-        b"x-forwarded-port",
-        b"x-forwarded-prefix",
-        b"x-forwarded-proto",
-        b"x-real-ip",
-    }
+# What a proxy says of its client and of the URL that the client asked for; from any other sender it is hearsay.  The
+# names follow a few habits, and a product's next header will follow them too: rules, with a table for the rest.
+_TOLD = re.compile(
+    rb"(?:.+-)?forwarded.*"
+    # The address of a client, whatever the product: True-Client-IP, CF-Connecting-IP, X-Azure-ClientIP.
+    rb"|(?:.+-)?(?:client|peer|proxy|real|remote|socket|source|user)?ip(?:v[46])?"
+    rb"|(?:.+-)?(?:client|connecting|external|originating|peer|proxy|real|remote|socket|source|true|viewer)"
+    rb"-(?:addr|address|host|port)"
+    rb"|x-real-.*|x-envoy-(?:external|internal|original|peer).*"
+    # The URL that a client asked for: X-Original-URL, X-Rewrite-URL, X-Host.
+    rb"|(?:x-)?(?:original|rewrite)-.*|x-(?:http-)?(?:host(?:-override)?|(?:destination|override)-?ur[il])"
+    rb"|x-(?:script-name|scheme|url-scheme|https)|cf-visitor|front-end-.*"
+    # The user or the certificate that a proxy has checked: Remote-User, X-Auth-Request-Email, Client-Cert (RFC 9440).
+    rb"|(?:x-)?remote-.*|x-auth-request-.*|(?:x-)?(?:ssl-.*|client-cert.*|client-verify|client-dn)"
 )
+# To a server that hands headers on as CGI variables each of these is the same name.
+_SEPARATOR = re.compile(rb"[^0-9A-Za-z]")
+LONGEST_REMEMBERED = 64
+PASSES, UNDERSCORED, TOLD, STAYS = range(4)
 # The server in front writes its own date.
 NOT_RETURNED = HOP_BY_HOP | {b"date"}
 BODILESS = frozenset({204, 304})
@@ -66,27 +74,33 @@ class BadAnswer(ValueError):
 
 
 def request_headers(
-    scope: Mapping[str, Any], tenants: Tenants, trusted: Callable[[str], bool]
+    scope: Mapping[str, Any],
+    tenants: Tenants,
+    trusted: Callable[[str], bool],
+    *,
+    keep_underscores: bool = False,
 ) -> list[tuple[str, str]]:
     """Write the headers of the call to a backend."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     client = scope.get("client")
     peer = client[0] if client else None
     believed = peer is not None and trusted(peer)
-    # What backends believe: a client can neither write it, nor have what a proxy wrote taken out.
-    told = FORWARDED
-    if tenants.trusted_header is not None:
-        told = told | {tenants.trusted_header.lower().encode()}
-    dropped = NOT_FORWARDED | (_named_by_connection(headers) - told)
-    if not believed:
-        dropped = dropped | told
+    # Backends believe this header too: no client can write it in any spelling.
+    own = tenants.trusted_header and tenants.trusted_header.lower().encode()
+    own_plain = own and _plain(own)
+    named = _named_by_connection(headers)
     passed, trail, seen, host = [], [], set(), b""
     for name, value in headers:
+        kind, plain = _kind(name) if len(name) <= LONGEST_REMEMBERED else _look_at(name)
+        if plain == own_plain:
+            kind = TOLD if name == own else STAYS
         if name == b"host":
             host = value
-        elif name in dropped or (b"_" in name and name.replace(b"_", b"-") in told):
-            continue  # to CGI and WSGI x_real_ip is x-real-ip
-        elif name == b"x-forwarded-for":
+        # A client cannot take out what its proxy wrote by naming it in Connection.
+        passes = believed if kind == TOLD else kind != STAYS and name not in named
+        if not passes or (kind == UNDERSCORED and not keep_underscores):
+            continue
+        if name == b"x-forwarded-for":
             trail.append(value)
         else:
             seen.add(name)
@@ -100,6 +114,26 @@ def request_headers(
     if host and b"x-forwarded-host" not in seen:
         passed.append(("x-forwarded-host", text_of(host)))
     return passed
+
+
+def _plain(name: bytes) -> bytes:
+    return _SEPARATOR.sub(b"-", name.lower())
+
+
+def _look_at(name: bytes) -> tuple[int, bytes]:
+    """Find what becomes of a header by its name, and the name that a backend may read it as."""
+    plain = _plain(name)
+    if name in NOT_FORWARDED:
+        return STAYS, plain
+    told = _TOLD.fullmatch(plain) is not None
+    if plain != name and (told or plain in NOT_FORWARDED or plain == b"content-length"):
+        return STAYS, plain
+    if told:
+        return TOLD, plain
+    return UNDERSCORED if b"_" in name else PASSES, plain
+
+
+_kind = lru_cache(maxsize=1024)(_look_at)
 
 
 def response_headers(raw: RawHeaders, status: int) -> list[tuple[bytes, bytes]]:
@@ -119,10 +153,19 @@ def response_headers(raw: RawHeaders, status: int) -> list[tuple[bytes, bytes]]:
         raise BadAnswer("its content-length is not one number")
     if chunked or status in BODILESS:
         dropped = dropped | {b"content-length"}
-    kept = [line for line in lines if line[0] not in dropped and line[0] != b"content-length"]
+    kept = [
+        line
+        for line in lines
+        if line[0] not in dropped and line[0] != b"content-length" and not _is_ours(line[0])
+    ]
     if lengths and b"content-length" not in dropped:
         kept.append((b"content-length", lengths.pop()))
     return kept
+
+
+def _is_ours(name: bytes) -> bool:
+    """Return whether a client would take an answer's header for the gateway's own word."""
+    return name.startswith(b"x") and _plain(name).startswith(b"x-fairlead-")
 
 
 def target_of(scope: Mapping[str, Any]) -> str:

@@ -58,8 +58,10 @@ def explicit_rank(fields: Fields) -> tuple[int | None, bool]:
     ((0, False), (1, True))
     """
     values = fields.get(PRIORITY, ())
-    if SMG_PRIORITY in fields:
-        values = [*values, *fields[SMG_PRIORITY]]
+    others = fields.get(SMG_PRIORITY, ())
+    # A client on its way from one header to the other sends both: that is one value, said twice.
+    if len(values) != 1 or len(others) != 1 or _written(values[0]) != _written(others[0]):
+        values = [*values, *others]
     if not values:
         return None, False
     if len(values) > 1:
@@ -72,6 +74,10 @@ def explicit_rank(fields: Fields) -> tuple[int | None, bool]:
     if rank is not None:
         return rank, False
     return DEFAULT, bool(value) and all(0x20 <= byte < 0x7F for byte in value)
+
+
+def _written(value: bytes) -> bytes:
+    return value.strip(b" \t\r\n").lower()
 
 
 def urgency_rank(fields: Fields) -> int | None:

@@ -70,6 +70,7 @@ class Proxy:
         self._tenants = settings.tenants
         self._trusted = trust(settings.tenants.trusted_proxies)
         self._patience = settings.upstream_timeout
+        self._keeps_underscores = settings.underscore_headers == "keep"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -158,7 +159,9 @@ class Proxy:
         """Call backends until one answers; relay its answer, or tell why there is none."""
         scope = call.scope
         model = scope.get("fairlead.model")
-        headers = request_headers(scope, self._tenants, self._trusted)
+        headers = request_headers(
+            scope, self._tenants, self._trusted, keep_underscores=self._keeps_underscores
+        )
         target = target_of(scope)
         tried: list[Upstream] = []
         while True:

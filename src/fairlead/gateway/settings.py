@@ -274,6 +274,7 @@ class Settings(Model):
     access_log: Flag = True
     shutdown_grace: DurationOrZero = 180.0
     upstream_timeout: Duration = 1800.0
+    underscore_headers: Literal["drop", "keep"] = "drop"
 
     @field_validator("upstreams")
     @classmethod
