@@ -30,7 +30,7 @@ ONLY_PARSED = {
     "fairlead tune": "it takes half a minute: the simulator page's transcripts of it are run",
     "fairlead db": "it names a database of the reader's: running/postgresql.md is run on one",
     "fairlead jobs explain 17.3": "a run of the reader's; docs/jobs.md explains one that is there",
-    "fairlead jobs planner set my.planners:Mine": "a class of the reader's",
+    "fairlead jobs planner set mine": "a planner of the reader's",
     "fairlead jobs planner set HRRNExecutionPlanner --executor ocr": "an executor of the reader's",
     "fairlead jobs planner reset --executor ocr": "an executor of the reader's",
 }

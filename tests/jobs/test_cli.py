@@ -21,7 +21,17 @@ APP = """\
 import asyncio
 from fairlead.jobs import Jobs
 
-jobs = Jobs("sqlite:///shop.db", executors={"default": 2, "ocr": 1, "gpu": "worker"}, **SETTINGS)
+class Mine:
+    def plan(self, jobs, slots, active_dags, recently_activated_dags=frozenset()):
+        return jobs
+
+
+jobs = Jobs(
+    "sqlite:///shop.db",
+    executors={"default": 2, "ocr": 1, "gpu": "worker"},
+    planners={"mine": Mine},
+    **SETTINGS,
+)
 
 
 @jobs.task
@@ -37,13 +47,6 @@ async def read(doc):
 @jobs.task(executor="gpu")
 async def train(): ...
 
-
-class Mine:
-    def plan(self, jobs, slots, active_dags, recently_activated_dags=frozenset()):
-        return jobs
-
-
-nothing = None
 """
 SETTINGS = 'SETTINGS = dict(lease="2s", sweep="200ms", poll="100ms")\n'
 DAG = """\
@@ -233,11 +236,13 @@ class TestSettings:
         _, out, _ = run("planner", "set", "HRRNExecutionPlanner", "--json")
         assert json.loads(out) == {"planner": "HRRNExecutionPlanner", "executors": {}}
         where = ("--db", "sqlite:///shop.db")
-        assert run("planner", "set", f"{module}:Mine", "--executor", "ocr")[0] == 0
+        assert run("planner", "set", "mine", "--executor", "ocr")[0] == 0
         _, out, _ = run("planner", "show", "--json", where=where)
-        assert json.loads(out)["executors"] == {"ocr": f"{module}:Mine"}
+        assert json.loads(out)["executors"] == {"ocr": "mine"}
+        code, _, err = run("planner", "set", "mine", where=where)
+        assert (code, "planner 'mine' is not known here" in err) == (2, True)
         assert run("planner", "reset", "--executor", "ocr")[0] == 0
-        for wrong in ("Nonsense", "no.such:Planner", f"{module}:nothing", f"{module}:Gone"):
+        for wrong in ("Nonsense", "no.such:Planner", "os:system", f"{module}:Mine"):
             code, _, err = run("planner", "set", wrong)
             assert (code, len(err.splitlines())) == (2, 1), wrong
         assert run("planner", "set", "HRRNExecutionPlanner", "--executor", "nowhere")[0] == 2

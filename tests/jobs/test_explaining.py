@@ -318,7 +318,7 @@ def test_the_planner_that_the_app_names_is_known_elsewhere(url, planner):
     served(jobs, test)
 
 
-def test_a_planner_that_cannot_be_imported_here_is_named(url):
+def test_a_planner_of_an_app_that_is_not_here_is_named(url):
     jobs = make(url, planner=Idle())
 
     async def test():
@@ -326,12 +326,17 @@ def test_a_planner_that_cannot_be_imported_here_is_named(url):
         dag.add("hold")
         await jobs.submit(dag)
         await until(lambda: leads(jobs))
-        await (await jobs.store()).set_setting("planner.default", "of_the_scheduler:Mine")
+        await (await jobs.store()).set_setting("planner.default", "mine")
         client = Jobs(jobs.url)
         found = await Operations(client).explain("1.0")
         await client.close()
         assert found.reason == "planner"
-        assert "planner of_the_scheduler:Mine orders what runs there" in found.sentence
+        said = "planner mine orders what runs there; it is the app's and not known here; what it"
+        assert said in found.sentence
+        with_app = Jobs(jobs.url, planners={"mine": Idle})
+        found = await Operations(with_app).explain("1.0")
+        await with_app.close()
+        assert "planner mine orders what runs there; what it leaves out" in found.sentence
 
     served(jobs, test)
 

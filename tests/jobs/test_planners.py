@@ -23,8 +23,11 @@ from fairlead.jobs.planners import (
     LeastSlackExecutionPlanner,
     SJFSExecutionPlanner,
     check_planner,
-    load_planner,
+    kind_of,
+    table_of,
 )
+from fairlead.jobs.planning import name_of
+from fairlead.jobs.service import Jobs
 from tests.jobs import wfformat
 
 SLOTS = {"A": 2, "B": 1, "C": 0, "D": -1}
@@ -569,50 +572,47 @@ def test_a_flat_job_needs_only_an_id():
     )
 
 
+class Good:
+    def plan(self, jobs, slots, active_dags, recently_activated_dags=frozenset()):
+        return jobs
+
+
+class Short:
+    def plan(self, jobs):
+        return jobs
+
+
+class Later:
+    async def plan(self, jobs, slots, active_dags, recent=()):
+        return jobs
+
+
+class Greedy(Good):
+    def __init__(self, weight):
+        self.weight = weight
+
+
+class Angry(Good):
+    def __init__(self):
+        raise RuntimeError("not today")
+
+
+class Leaving(Good):
+    def __init__(self):
+        raise SystemExit(3)
+
+
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
-def test_the_built_in_planners_are_loaded_by_name_or_path(name):
-    assert type(load_planner(name)) is BUILT_IN[name]
-    assert type(load_planner(f"fairlead.jobs.planners:{name}")) is BUILT_IN[name]
+def test_the_built_in_planners_are_found_by_name(name):
+    assert kind_of(name) is BUILT_IN[name]
 
 
-@pytest.fixture
-def planners(tmp_path, monkeypatch):
-    (tmp_path / "plans_of_tests.py").write_text(
-        "class Good:\n"
-        "    def plan(self, jobs, slots, active_dags, recently_activated_dags=set()):\n"
-        "        return jobs\n"
-        "class Holder:\n"
-        "    Inner = Good\n"
-        "class Short:\n"
-        "    def plan(self, jobs): return jobs\n"
-        "class Later:\n"
-        "    async def plan(self, jobs, slots, active_dags, recent=()): return jobs\n"
-        "class Greedy:\n"
-        "    def __init__(self, weight): ...\n"
-        "    plan = Good.plan\n"
-        "class Angry:\n"
-        "    def __init__(self): raise RuntimeError('not today')\n"
-        "good = Good()\n"
-        "number = 7\n"
-    )
-    (tmp_path / "broken_of_tests.py").write_text("import nothing_of_the_kind\n")
-    (tmp_path / "wrong_of_tests.py").write_text("1 / 0\n")
-    (tmp_path / "leaving_of_tests.py").write_text("raise SystemExit(3)\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield
-    for name in ("plans_of_tests", "broken_of_tests", "wrong_of_tests"):
-        sys.modules.pop(name, None)
-
-
-@pytest.mark.parametrize("path", ["Good", "Holder.Inner", "good"])
-def test_a_planner_of_a_user(planners, path):
-    planner = load_planner(f"plans_of_tests:{path}")
-    assert planner.plan([1], {}, set()) == [1]
-
-
-def test_a_dot_will_do_instead_of_the_colon(planners):
-    assert load_planner("plans_of_tests.Good").plan([1], {}, set()) == [1]
-    assert type(load_planner("fairlead.jobs.SJFSExecutionPlanner")) is SJFSExecutionPlanner
+def test_a_planner_of_the_app_is_found_by_its_name():
+    one = Good()
+    table = table_of({"mine": Good, "that": one})
+    found: dict[str, object] = {name: kind_of(name, table) for name in table}
+    assert found == {"mine": Good, "that": one}
+    assert name_of(one, {"that": one}) == name_of(Good(), {"that": Good}) == "that"
 
 
 def test_every_planner_in_the_package_plans_as_it_is():
@@ -623,39 +623,78 @@ def test_every_planner_in_the_package_plans_as_it_is():
         assert [job.id for job in planned] == ["x", "y", "full"], name
 
 
+# Modules that Python finds, that tell on being imported, or that are imported already.
+NAMES_OF_MODULES = [
+    "evil_of_tests:Planner",
+    "evil_of_tests.Planner",
+    "evil_of_tests",
+    "this:x",
+    "antigravity:x",
+    "os:system",
+    "fairlead.jobs.planners:SJFSExecutionPlanner",
+    "fairlead.jobs.SJFSExecutionPlanner",
+    f"{__name__}:Good",
+]
+
+
+@pytest.mark.parametrize("name", NAMES_OF_MODULES)
+def test_no_name_is_imported(name, tmp_path, monkeypatch):
+    (tmp_path / "evil_of_tests.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    with pytest.raises(ConfigError, match="is not known here"):
+        kind_of(name, {"mine": Good})
+    assert set(sys.modules) == before
+
+
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("name", "said"),
     [
-        ("plans_of_tests", "module:Class"),
-        (".Good", "module:Class"),
-        ("plans_of_tests.Goof", "did you mean Good"),
-        (":Good", "module:Class"),
-        ("plans_of_tests:", "module:Class"),
-        ("plans_of_tests:Good()", "module:Class"),
-        ("os.system('true'):x", "module:Class"),
-        ("", "module:Class"),
-        ("a:b:c", "module:Class"),
-        ("\ud800:\0", "module:Class"),
-        (None, "module:Class"),
-        (7, "module:Class"),
         ("HRNExecutionPlanner", "did you mean HRRNExecutionPlanner"),
-        ("no_such_module:Good", "no module is called 'no_such_module'"),
-        ("plans_of_tests.deeper:Good", "no module is called"),
-        ("broken_of_tests:Good", "could not be imported.*nothing_of_the_kind"),
-        ("wrong_of_tests:Good", "could not be imported.*ZeroDivisionError"),
-        ("leaving_of_tests:Good", "could not be imported.*SystemExit"),
-        ("plans_of_tests:Goof", "did you mean Good"),
-        ("plans_of_tests:number", "has no method plan"),
-        ("plans_of_tests:Holder", "has no method plan"),
-        ("plans_of_tests:Short", "plan must take"),
-        ("plans_of_tests:Later", "not async"),
-        ("plans_of_tests:Greedy", "without arguments"),
-        ("plans_of_tests:Angry", "not today"),
+        ("min", "did you mean mine"),
+        ("", "there are EarliestDeadline.*, mine; a planner of your own is known where its app is"),
+        ("\ud800:\0" * 1000, "is not known here"),
+        (None, "by its name"),
+        (7, "by its name"),
     ],
 )
-def test_a_planner_that_cannot_be_loaded_is_told_why(planners, path, said):
+def test_a_name_that_is_not_known_is_told_with_those_that_are(name, said):
     with pytest.raises(ConfigError, match=said):
-        load_planner(path)
+        kind_of(name, {"mine": Good})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([Good], "must map names to planners"),
+        ({"a:b": Good}, "the name of a planner has"),
+        ({"": Good}, "the name of a planner has"),
+        ({"a" * 101: Good}, "the name of a planner has"),
+        ({7: Good}, "the name of a planner has"),
+        ({"SJFSExecutionPlanner": Good}, "is a built-in planner"),
+        ({"mine": 7}, "planner mine has no method plan"),
+        ({"mine": "Good"}, "planner mine has no method plan"),
+        ({"mine": Short}, "plan must take"),
+        ({"mine": Later}, "not async"),
+        ({"mine": Greedy}, "without arguments"),
+        ({"mine": Angry}, "not today"),
+        ({"mine": Leaving}, "SystemExit"),
+    ],
+)
+def test_planners_of_an_app_are_checked_at_once(given, said):
+    with pytest.raises(ConfigError, match=said):
+        Jobs(planners=given)
+
+
+def test_an_app_may_plan_with_a_planner_of_its_table():
+    jobs = Jobs(planners={"mine": Good}, planner="mine")
+    assert type(jobs.settings.planner).__name__ == "Good"
+    assert name_of(jobs.settings.planner, jobs.settings.planners) == "mine"
+
+
+def test_a_planner_without_a_name_of_its_own_goes_by_its_class():
+    jobs = Jobs(planner=Good())
+    assert kind_of(f"{__name__}:Good", jobs.settings.planners) is jobs.settings.planner
 
 
 def test_a_planner_written_in_c_is_believed():

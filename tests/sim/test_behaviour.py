@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.capacities import Slots
 from fairlead.core import Gate
-from fairlead.errors import ConfigError, PolicyError
+from fairlead.errors import BadFile, ConfigError, PolicyError
 from fairlead.policies import FairQueue
 from fairlead.sim import Arrival, Scenario, read_policy, read_scenario, simulate
 from fairlead.sim.figures import summarise
@@ -190,9 +190,24 @@ def test_room_goes_to_the_best_of_all_there_are_also_of_those_that_just_became_r
 
 def test_a_planner_of_ones_own_is_asked():
     many = [Arrival(0.0, 1.0) for _ in range(4)]
-    policy = {"preset": "jobs", "executors": {"default": 1}, "planner": f"{__name__}:Backwards"}
-    result = run(many, policy)
-    assert [row.started for row in result.tickets] == [3.0, 2.0, 1.0, 0.0]
+    jobs = {"preset": "jobs", "executors": {"default": 1}, "planner": "mine"}
+    shared = {
+        "preset": "pool",
+        "capacity": {"slots": 1},
+        "policy": {"fair": {"weights": {"jobs/leader": 1}}},
+        "doors": {"jobs/leader": jobs},
+    }
+    for document, door in ((jobs, ""), (shared, "jobs/leader")):
+        policy = read_policy(document, planners={"mine": Backwards}).with_settings({})
+        given = [one._replace(door=door) for one in many]
+        result = simulate(Scenario.of(given), policy, 0)
+        assert [row.started for row in result.tickets] == [3.0, 2.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["mine", f"{__name__}:Backwards", "this:x", 7])
+def test_a_planner_that_nobody_gave_is_not_looked_for(name):
+    with pytest.raises(BadFile, match="planner"):
+        read_policy({"preset": "jobs", "planner": name})
 
 
 def test_limits_of_jobs_hold():

@@ -149,7 +149,10 @@ def test_scenarios_that_cannot_be(text, said):
         ("preset: flows\nquota: {bucket_capacity: 5}\n", "quota.fill_amount: is required"),
         ("preset: flows\nload: {signal: cpu}\n", "2:8 load.signal: a simulation has no cpu"),
         ("control_points: {a: {}, b: {}}\n", "point must be one of a, b"),
-        ("preset: jobs\nplanner: SJFS\n", "2:1 planner: a planner must be given as module:Class"),
+        (
+            "preset: jobs\nplanner: SJFS\n",
+            "2:1 planner: planner 'SJFS' is not known here; there are EarliestDeadlineExecutionPlanner",
+        ),
         ("preset: jobs\nexecutors: {}\n", "executors: "),
         ("preset: pool\ncapacity: {slots: 0}\n", "capacity.slots: must be"),
         (

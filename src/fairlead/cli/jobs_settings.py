@@ -43,7 +43,8 @@ def set_planner(
     chosen: Annotated[
         str,
         typer.Argument(
-            metavar="PLANNER", help="A built-in one such as HRRNExecutionPlanner, or module:Class."
+            metavar="PLANNER",
+            help="A built-in one such as HRRNExecutionPlanner, or the name of one of the app's.",
         ),
     ],
     executor: Executor = None,

@@ -61,7 +61,9 @@ class SlaBody(Body):
 class PlannerBody(Body):
     """What `PUT /v1/planner` takes."""
 
-    planner: Text | None = Field(description="a built-in name or module:Class; null: as at first")
+    planner: Text | None = Field(
+        description="a built-in planner, or one of the app's by its name; null: as at first"
+    )
     executor: Text | None = Field(None, description="of this executor alone")
 
 

@@ -306,8 +306,10 @@ class _Case:
     def _unranked(self, row: JobRow) -> str:
         """Say of a job that a user's planner may order what can be said without asking that planner."""
         planner = self.planners.get(row.executor) or self.planners.get("") or self.settings.planner
+        name = name_of(planner, self.settings.planners)
+        known = "" if not isinstance(planner, Elsewhere) else "it is the app's and not known here; "
         return (
-            f"is ready for executor {row.executor!r}, and planner {name_of(planner)} orders what runs there; "
+            f"is ready for executor {row.executor!r}, and planner {name} orders what runs there; {known}"
             f"what it leaves out runs all the same after {self.settings.max_withheld:g} s"
         )
 
@@ -346,7 +348,7 @@ class _Case:
         for name, value in (await self.store.settings()).items():
             if name == "planner" or name.startswith("planner."):
                 try:
-                    planners[name.partition(".")[2]] = planner_of(value)
+                    planners[name.partition(".")[2]] = planner_of(value, self.settings.planners)
                 except ConfigError:
                     planners[name.partition(".")[2]] = Elsewhere(value)
         return planners

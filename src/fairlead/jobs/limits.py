@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from fairlead.errors import ConfigError
 from fairlead.jobs.planners import BUILT_IN, GlobalPriorityExecutionPlanner
-from fairlead.jobs.planning import Elsewhere, name_of
+from fairlead.jobs.planning import Elsewhere, name_of, planner_of
 from fairlead.jobs.settings import TenantLimits
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def limits_of(settings: Settings) -> str:
     planner: Any = settings.planner
     # Of a user's own planner whatever is called a level is its own affair.
     level = planner.level if type(planner) is GlobalPriorityExecutionPlanner else None
-    told = {"planner": name_of(planner), "level": level}
+    told = {"planner": name_of(planner, settings.planners), "level": level}
     return json.dumps({**plain, "tenants": tenants, "pool": settings.pool, **told})
 
 
@@ -46,13 +47,15 @@ def limited(settings: Settings, stored: Mapping[str, str]) -> Settings:
     plain = {name: found[name] for name in _PLAIN}
     # A leader of an older version says nothing of pools, or of its planner.
     if "planner" in found:
-        plain["planner"] = _planner(found["planner"], found["level"])
+        plain["planner"] = _planner(found["planner"], found["level"], settings.planners)
     return settings._replace(**plain, tenants=tenants, pool=found.get("pool"))
 
 
-def _planner(name: str, level: str | None) -> Any:
-    """Make the leader's planner as far as it can be known here: one of its user's own is asked only where it leads."""
-    kind = BUILT_IN.get(name)
-    if kind is None:
+def _planner(name: str, level: str | None, planners: Mapping[str, Any]) -> Any:
+    """Make the leader's planner, if its name is known here."""
+    if level and name in BUILT_IN:
+        return GlobalPriorityExecutionPlanner(level)
+    try:
+        return planner_of(name, planners)
+    except ConfigError:
         return Elsewhere(name)
-    return GlobalPriorityExecutionPlanner(level) if level else kind()

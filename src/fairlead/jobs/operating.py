@@ -6,7 +6,6 @@ one for what cannot be read.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from fairlead.config import shown, whole
@@ -18,7 +17,8 @@ from fairlead.jobs.explaining import explain
 from fairlead.jobs.files import MOST_FILE_BYTES, run_of_content, run_of_file, source_of
 from fairlead.jobs.limits import limited
 from fairlead.jobs.outcome import find_run, job_id, run_number
-from fairlead.jobs.planning import name_of, planner_of
+from fairlead.jobs.planners import kind_of
+from fairlead.jobs.planning import name_of
 from fairlead.jobs.records import Schedule
 from fairlead.jobs.registry import named
 from fairlead.jobs.showing import (
@@ -160,7 +160,7 @@ class Operations:
         leads = scheduler is not None and scheduler.leading
         first = self.jobs.settings if leads else limited(self.jobs.settings, settings)
         return {
-            "planner": settings.get("planner", name_of(first.planner)),
+            "planner": settings.get("planner", name_of(first.planner, first.planners)),
             "executors": {
                 name.partition(".")[2]: value
                 for name, value in sorted(settings.items())
@@ -172,8 +172,7 @@ class Operations:
         """Have another planner, within a poll; None is the one there was at first."""
         store = await self.jobs.store()
         if planner is not None:
-            # Its module is the user's own and may take its time.
-            await asyncio.to_thread(planner_of, planner)
+            kind_of(planner, self.jobs.settings.planners)
         if executor is not None:
             known = set(self.jobs.executors) | await store.executors()
             if named(executor, "executor") not in known:

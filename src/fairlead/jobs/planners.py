@@ -7,19 +7,23 @@ NaN, so the order is total whatever estimates say: what is no time at all (None,
 
 from __future__ import annotations
 
-import importlib
 import inspect
+import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 from math import inf, isfinite
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlead.config import shown
+from fairlead.config import shown, told
 from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
 Key = tuple[float, ...]
+NONE: Mapping[str, Any] = MappingProxyType({})
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class FlatJob(NamedTuple):
@@ -204,52 +208,56 @@ BUILT_IN: dict[str, type[ExecutionPlanner]] = {
 }
 
 
-def load_planner(path: Any) -> Any:
-    """Load a planner by `module:Class` (or `module.Class`) and make one; a built-in one needs no module.
+def kind_of(name: Any, planners: Mapping[str, Any] = NONE) -> Any:
+    """Find a planner, or the class of one, by its name: a built-in one, or one of the app's.  Nothing is imported.
 
-    >>> type(load_planner("fairlead.jobs.planners:SJFSExecutionPlanner")).__name__
+    >>> kind_of("SJFSExecutionPlanner").__name__
     'SJFSExecutionPlanner'
     """
-    if not isinstance(path, str):
-        raise ConfigError(f"a planner must be given as module:Class; got {shown(path)}")
-    if path in BUILT_IN:
-        return BUILT_IN[path]()
-    name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
-    if not all(part.isidentifier() for part in (*name.split("."), *attribute.split("."))):
-        near = get_close_matches(path[:100], BUILT_IN, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
+    if not isinstance(name, str):
+        raise ConfigError(f"a planner must be given by its name; got {shown(name)}")
+    found = BUILT_IN.get(name, planners.get(name))
+    if found is not None:
+        return found
+    known = (*BUILT_IN, *planners)
+    near = get_close_matches(name[:100], known, n=1)
+    meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+    own = ""
+    if not near:
+        own = '; a planner of your own is known where its app is, by its name in Jobs(planners={"mine": Mine})'
+    raise ConfigError(f"planner {shown(name)} is not known here{meant}{own}")
+
+
+def table_of(given: Any) -> dict[str, Any]:
+    """Read the planners of an app: each is an object or a class, and has a name that no other planner has."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
         raise ConfigError(
-            f"a planner must be given as module:Class, such as my.planners:Mine; got {shown(path)}{meant}"
+            f'planners must map names to planners, such as {{"mine": Mine}}; got {told(given)}'
         )
-    found = _found(name, attribute, path)
-    try:
-        planner = found() if isinstance(found, type) else found
-    except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"planner {path} could not be made without arguments: {shown(error)}"
-        ) from error
-    check_planner(planner, f"planner {path}")
-    return planner
-
-
-def _found(name: str, attribute: str, path: str) -> Any:
-    try:
-        found: Any = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+    for name, planner in given.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError(
-                f"planner {path}: no module is called {error.name!r}; is its directory on the path?"
+                f"the name of a planner has letters, digits, _, . and -, at most 100; got {shown(name)}"
+            )
+        if name in BUILT_IN:
+            raise ConfigError(f"{name} is a built-in planner; give yours another name")
+        made(planner, f"planner {name}")
+    return dict(given)
+
+
+def made(planner: Any, what: str = "the planner") -> Any:
+    """Make a planner of a class, or check that an object is one."""
+    if isinstance(planner, type):
+        try:
+            planner = planner()
+        except (Exception, SystemExit) as error:
+            raise ConfigError(
+                f"{what} could not be made without arguments: {shown(error)}"
             ) from error
-        raise ConfigError(f"planner {path} could not be imported: {shown(error)}") from error
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"planner {path} could not be imported: {shown(error)}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            near = get_close_matches(part, dir(found), n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"planner {path}: {part!r} is not there{meant}")
-        found = getattr(found, part)
-    return found
+    check_planner(planner, what)
+    return planner
 
 
 def check_planner(planner: Any, what: str = "the planner") -> None:

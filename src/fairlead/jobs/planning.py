@@ -12,13 +12,13 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlead.config import shown
 from fairlead.errors import ConfigError
 from fairlead.jobs.planners import (
+    NONE,
     ExecutionPlanner,
     GlobalPriorityExecutionPlanner,
-    check_planner,
-    load_planner,
+    kind_of,
+    made,
 )
 
 if TYPE_CHECKING:
@@ -33,33 +33,29 @@ MOST_HANGS = 3
 log = logging.getLogger("fairlead.jobs")
 
 
-def planner_of(value: Any) -> ExecutionPlanner:
-    """Read a planner: an object with `plan`, a class of them, or "module:Class"; None is the default one."""
+def planner_of(value: Any, planners: Mapping[str, Any] = NONE) -> ExecutionPlanner:
+    """Read a planner: an object with `plan`, a class of them, or the name of one; None is the default one."""
     if value is None:
         return GlobalPriorityExecutionPlanner()
     if isinstance(value, str):
-        value = load_planner(value)
-    elif isinstance(value, type):
-        try:
-            value = value()
-        except Exception as error:
-            raise ConfigError(f"planner {shown(value)} cannot be made: {error!r}") from error
-    check_planner(value)
-    planner: ExecutionPlanner = value
-    return planner
+        return made(kind_of(value, planners), f"planner {value}")  # type: ignore[no-any-return]
+    return made(value)  # type: ignore[no-any-return]
 
 
 class Elsewhere(NamedTuple):
-    """A planner that is not here but where the scheduler runs, so how it orders is not known."""
+    """A planner of an app that is not loaded here, so how it orders is not known."""
 
-    path: str
+    name: str
 
 
-def name_of(planner: object) -> str:
-    """Name a planner for people, and so that it can be loaded again."""
+def name_of(planner: object, planners: Mapping[str, Any] = NONE) -> str:
+    """Name a planner, for people and for the table; one that the app gave no name goes by its class."""
     if isinstance(planner, Elsewhere):
-        return planner.path
+        return planner.name
     kind = type(planner)
+    for name, one in planners.items():
+        if one is planner or one is kind:
+            return name
     if kind.__module__.startswith("fairlead."):
         return kind.__name__
     return f"{kind.__module__}:{kind.__qualname__}"
@@ -68,10 +64,12 @@ def name_of(planner: object) -> str:
 class Planning:
     """One planner of one user, asked again and again."""
 
-    def __init__(self, planner: Any, executor: str, *, limit: float = PLAN_LIMIT) -> None:
+    def __init__(
+        self, planner: Any, executor: str, *, name: str | None = None, limit: float = PLAN_LIMIT
+    ) -> None:
         self.planner = planner
         self.executor = executor
-        self.name = name_of(planner)
+        self.name = name_of(planner) if name is None else name
         self.limit = limit
         self.hangs = 0
         self.failures = 0
@@ -154,12 +152,14 @@ class Planners:
         now: Callable[[], float],
         max_withheld: float,
         answered: Callable[[], None],
+        planners: Mapping[str, Any] = NONE,
     ) -> None:
         self._default = default
+        self._named = planners
         self._now = now
         self._max_withheld = max_withheld
         self._answered = answered
-        self._set: dict[str, tuple[str, Any]] = {}  # by executor ("": all others), with its path
+        self._set: dict[str, tuple[str, Any]] = {}  # by executor ("": all others), with its name
         self._plannings: dict[str, Planning] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
 
@@ -169,18 +169,20 @@ class Planners:
         return self._default if found is None else found[1]
 
     def follow(self, settings: Mapping[str, str]) -> None:
-        """Follow what was set at run time; what cannot be loaded leaves the one before in place."""
+        """Follow what was set at run time; a name that is not known here leaves the planner before in place."""
         kept: dict[str, tuple[str, Any]] = {}
-        for name, path in settings.items():
-            kind, _, executor = name.partition(".")
+        for setting, name in settings.items():
+            kind, _, executor = setting.partition(".")
             if kind != "planner":
                 continue
             old = self._set.get(executor)
             try:
-                kept[executor] = old if old and old[0] == path else (path, planner_of(path))
+                if old is None or old[0] != name:
+                    old = name, planner_of(name, self._named)
+                kept[executor] = old
             except ConfigError as error:
                 log.error(
-                    "planner %s of %s is not used: %s", path, executor or "all executors", error
+                    "the planner of %s stays as it is: %s", executor or "all executors", error
                 )
                 if old is not None:
                     kept[executor] = old
@@ -201,7 +203,8 @@ class Planners:
             planner = self.of(executor)
             planning = self._plannings.get(executor)
             if planning is None or planning.planner is not planner:
-                planning = self._plannings[executor] = Planning(planner, executor)
+                name = name_of(planner, self._named)
+                planning = self._plannings[executor] = Planning(planner, executor, name=name)
             now = self._now()
             order = await planning.plan(
                 frontier.candidates(executor, now),

@@ -64,7 +64,9 @@ class Scheduler:
         self.epoch = 0  # of its lease; 0: it has none
         self.frontier: Frontier | None = None
         self.roster = Roster(settings.lease)
-        self.planners = Planners(settings.planner, store.now, settings.max_withheld, self.wake)
+        self.planners = Planners(
+            settings.planner, store.now, settings.max_withheld, self.wake, settings.planners
+        )
         self.progressed_at = time.monotonic()  # for health: a loop that stands still is no good
         self._gates = Gates(gate)
         self._upkeep = upkeep

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from fairlead.config import seconds, shown, told, whole
 from fairlead.errors import ConfigError
-from fairlead.jobs.planning import planner_of
+from fairlead.jobs.planners import BUILT_IN, table_of
+from fairlead.jobs.planning import name_of, planner_of
 
 if TYPE_CHECKING:
     from fairlead.jobs.planners import ExecutionPlanner
@@ -28,6 +29,7 @@ class Settings(NamedTuple):
     """How runs are planned, claimed and kept; durations are seconds."""
 
     planner: ExecutionPlanner
+    planners: Mapping[str, Any]  # of the app, by name
     lease: float
     sweep: float
     poll: float
@@ -47,6 +49,7 @@ class Settings(NamedTuple):
 def settings_of(
     *,
     planner: Any = None,
+    planners: Any = None,
     lease: Any = "15s",
     sweep: Any = "5s",
     poll: Any = "1s",
@@ -73,8 +76,14 @@ def settings_of(
         )
     if webhook is not None and not _is_web_address(webhook):
         raise ConfigError("webhook must be an http:// or https:// address")  # it may be a secret
+    table = table_of(planners)
+    first = planner_of(planner, table)
+    name = name_of(first, table)
+    if planner is not None and name not in BUILT_IN:
+        table.setdefault(name, planner)  # so that it can be set again
     return Settings(
-        planner_of(planner),
+        first,
+        table,
         read_lease,
         seconds(sweep, "sweep"),
         seconds(poll, "poll"),

@@ -121,12 +121,13 @@ class Configuring:
         return hidden, self._judgment(hidden, text, path).problems
 
     def _judged(self, text: str) -> Judged:
-        """Judge a text that somebody sent: it may have no files read but those that are read anyway."""
+        """Judge a text that a caller sent: it may name no files and apps but those that the server has already."""
         text = text.removeprefix("\ufeff")  # a mark of the encoding, as a file has it
         restored, problems = self._masks.restore(text)
         if problems:
             return Judged(problems)
-        named = {file for file, _ in self._server.loaded.files}
+        running = self._server.loaded
+        named = {file for file, _ in running.files} | set(running.apps.values())
         return self._judgment(text, restored, self._server.path or "configuration", named)
 
     def _judgment(

@@ -18,7 +18,7 @@ from fairlead.server.hosting import Hosted, View
 from fairlead.server.recording import job_lines, job_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from prometheus_client import Metric
 
@@ -86,6 +86,10 @@ class HostedJobs(Hosted):
         self.counted: dict[str, int] | None = None  # jobs by state
         self.workers = 0
         self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def planners(self) -> Mapping[str, Any]:
+        return self.jobs.settings.planners
 
     def _gate(self, policy: Policy, capacity: Capacity) -> Gate:
         """Make the gate of a scheduler that begins to lead; what the one before it knew is thrown away."""
@@ -168,7 +172,7 @@ class HostedJobs(Hosted):
         if scheduler is None:
             return None
         slots = {name: count for name, count in scheduler.roster.slots().items() if count}
-        planner = name_of(self.jobs.settings.planner)
+        planner = name_of(self.jobs.settings.planner, self.planners)
         set_now = self.jobs.settings
         limits = {
             "max_concurrent_dags": set_now.max_concurrent_dags,

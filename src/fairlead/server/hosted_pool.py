@@ -11,7 +11,7 @@ from fairlead.server.hosting import Hosted, View, resize_to
 from fairlead.server.recording import in_turn, line_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from fairlead.core import Ticket
     from fairlead.observe import Feed
@@ -134,6 +134,12 @@ class HostedPool(Hosted):
             "capacity": {"slots": self.pool.slots.total},
             "policy": {"fair": {"weights": dict(self._settings.doors)}},
             "doors": doors,
+        }
+
+    @property
+    def planners(self) -> Mapping[str, Any]:
+        return {
+            name: one for door in self._borrowers.values() for name, one in door.planners.items()
         }
 
     async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from prometheus_client import Metric
@@ -97,6 +97,11 @@ class Hosted(ABC):
     @abstractmethod
     def policy(self, gate: str) -> dict[str, Any] | None:
         """The policy of a gate as the simulator reads it; None if it knows no such, or a ConfigError that says why."""
+
+    @property
+    def planners(self) -> Mapping[str, Any]:
+        """The planners of its app, which that policy may name."""
+        return {}
 
     @abstractmethod
     async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:

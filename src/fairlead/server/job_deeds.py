@@ -51,7 +51,9 @@ class NewSla(Body):
 class NewPlanner(Body):
     """What `PUT /api/v1/jobs/planner` takes."""
 
-    planner: Text | None = Field(description="a built-in name or module:Class; null: as at first")
+    planner: Text | None = Field(
+        description="a built-in planner, or one of the app's by its name; null: as at first"
+    )
     executor: Text | None = Field(None, description="of this executor alone")
 
 
@@ -157,7 +159,9 @@ class JobDeeds:
     async def _planners(self) -> dict[str, Any]:
         from fairlead.jobs.planners import BUILT_IN
 
-        return {**await self._operations().planners(), "known": sorted(BUILT_IN)}
+        operations = self._operations()
+        known = sorted([*BUILT_IN, *operations.jobs.settings.planners])
+        return {**await operations.planners(), "known": known}
 
     async def set_planner(self, scope: Scope, receive: Receive) -> Answer:
         read_query(scope, ())

@@ -29,6 +29,10 @@ STRANGE_FILE = (
     "is not a file that the running configuration names, so it was not read; "
     "write its name into the configuration file where the server runs"
 )
+STRANGE_APP = (
+    "is not an app that the running configuration names, and none is imported for a request; "
+    "write its name into the configuration file where the server runs"
+)
 ADVISER = Adviser(Settings, secret=SECRET)
 LISTENING = Adviser(FlowsListening, secret=SECRET)
 
@@ -67,6 +71,12 @@ class Loaded(NamedTuple):
             yield "jobs.http", self.settings.jobs.http
 
     @property
+    def apps(self) -> dict[str, str]:
+        """The applications that are imported at a start, by door."""
+        doors = {"jobs": self.settings.jobs, "streams": self.settings.streams}
+        return {name: one.app for name, one in doors.items() if one is not None and one.app}
+
+    @property
     def demo(self) -> Demo:
         """What of the demonstration runs; nothing unless it is asked for."""
         return self.settings.demo or Demo(upstream=False, traffic=False)
@@ -86,8 +96,8 @@ def load_content(
 ) -> Loaded:
     """Read what a file held, or what `content_of` said of it.
 
-    With `named` no other files are read, whatever the content asks for; `cover` may change what was read before it is
-    judged.
+    With `named` no other files and apps may be named, whatever the content asks for; `cover` may change what was read
+    before it is judged.
     """
     reading = _Reading(*tree_of(content, source), named, cover)
     return reading.loaded()._replace(digest=digest_of(content))
@@ -135,6 +145,7 @@ class _Reading:
         gateway = self._gateway(tree.value.get("gateway"))
         flows, listening = self._flows(tree.value.get("flows"))
         loaded = Loaded(settings, gateway, flows, listening, (), self._source)
+        self._find_new_apps(loaded)
         if not self._problems:
             self._find_clashes(loaded)
             self._find_strangers(loaded)
@@ -206,6 +217,13 @@ class _Reading:
         for line in loaded.lines:
             self._note(at, (name, "file"), line)
         return loaded
+
+    def _find_new_apps(self, loaded: Loaded) -> None:
+        """Refuse apps that the running configuration does not name."""
+        for door, app in loaded.apps.items():
+            if self._named_before is not None and app not in self._named_before:
+                at = self._tree.find((door, "app"))[0] if self._tree else (0, 0)
+                self._note(at, (door, "app"), STRANGE_APP)
 
     def _find_clashes(self, loaded: Loaded) -> None:
         """Refuse two listeners on one port; better now than when the second one starts."""

@@ -10,6 +10,7 @@ import asyncio
 import threading
 import time
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairlead.config import shown
@@ -65,7 +66,8 @@ class WhatIf:
                 raise Problem(422, "nothing_recorded", detail)
             lines = await door.recorded(rows[-MOST_TICKETS:])
             asked = (lines, document, changes, seed)
-            return await _while_wanted(lambda check: _replayed(*asked, check), gone())
+            planners = door.planners
+            return await _while_wanted(lambda check: _replayed(*asked, check, planners), gone())
         finally:
             self._busy = False
 
@@ -104,6 +106,7 @@ def _replayed(
     changes: Mapping[str, Any],
     seed: int,
     check: Callable[[float], None],
+    planners: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     from fairlead.sim import Scenario, read_policy, simulate
     from fairlead.sim.figures import summarise
@@ -114,7 +117,7 @@ def _replayed(
     for line in lines:
         _count_from(line, began)
     try:
-        policy = read_policy(document)
+        policy = read_policy(document, planners=planners)
         changed = policy.with_settings(changes, name="changed")
     except ConfigError as error:
         raise Problem(422, "bad_change", " ".join(str(error).split())) from None

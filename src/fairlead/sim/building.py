@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fairlead.config import shown
@@ -26,12 +27,18 @@ class PolicySpec:
     """A policy that was read and found right; each `build` makes it anew."""
 
     def __init__(
-        self, name: str, document: dict[str, Any], build: Callable[[], Site], source: str
+        self,
+        name: str,
+        document: dict[str, Any],
+        build: Callable[[], Site],
+        source: str,
+        planners: Mapping[str, Any],
     ) -> None:
         self.name = name
         self.document = document
         self.source = source
         self._build = build
+        self._planners = planners
 
     def build(self) -> Site:
         """Make a fresh gate with nobody in it."""
@@ -48,7 +55,7 @@ class PolicySpec:
         for path, value in changes.items():
             _set(document, path, value)
         try:
-            changed = read_policy(document)
+            changed = read_policy(document, planners=self._planners)
         except ConfigError as error:
             said = ", ".join(f"{path}={shown(value)}" for path, value in changes.items())
             raise ConfigError(f"{self.name} with {said}: {error}") from error
@@ -89,13 +96,19 @@ def _set(document: dict[str, Any], path: str, value: Any) -> None:
             )
 
 
-def read_policy(given: str | os.PathLike[str] | Mapping[str, Any]) -> PolicySpec:
+def read_policy(
+    given: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    planners: Mapping[str, Any] = MappingProxyType({}),
+) -> PolicySpec:
     """Read a policy: a path, YAML text, or a mapping.  Whatever is wrong is raised at once, as BadFile.
+
+    `planners` are those of your own that a policy of jobs may name, as `Jobs` takes them.
 
     >>> read_policy({"policy": "fifo", "capacity": {"slots": 2}}).build().slots
     2
     """
-    draft = Draft(given, "policy")
+    draft = Draft(given, "policy", planners)
     door = door_of(draft.plain)
     if door is not None:
         draft.enter(door)
@@ -127,4 +140,5 @@ def read_policy(given: str | os.PathLike[str] | Mapping[str, Any]) -> PolicySpec
     except ConfigError as error:
         draft.wrong((), str(error))
         draft.stop()
-    return PolicySpec(name or draft.name, copy.deepcopy(draft.plain), build, draft.source)
+    document = copy.deepcopy(draft.plain)
+    return PolicySpec(name or draft.name, document, build, draft.source, planners)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from fairlead.core import Gate
 from fairlead.core.ticket import RUNNING, WAITING, WITHDRAWN
 from fairlead.documents.values import Duration, DurationOrZero, Model
 from fairlead.errors import ConfigError
 from fairlead.jobs.frontier import Frontier
+from fairlead.jobs.planners import kind_of
 from fairlead.jobs.planning import planner_of
 from fairlead.jobs.records import ReadyJob
 from fairlead.jobs.settings import TenantLimits
@@ -42,7 +43,7 @@ class TenantSettings(Model):
 class JobsSettings(Model):
     """What `Jobs` takes that decides who goes next, and the slots that workers would bring."""
 
-    planner: str | None = None
+    planner: Any = None  # by its name; once read, a planner or the class of one
     executors: Annotated[dict[str, Most], Field(min_length=1)] = Field(
         default_factory=lambda: {"default": 16}
     )
@@ -55,9 +56,8 @@ class JobsSettings(Model):
 
     @field_validator("planner")
     @classmethod
-    def _known(cls, given: str | None) -> str | None:
-        planner_of(given)
-        return given
+    def _known(cls, given: Any, info: ValidationInfo) -> Any:
+        return None if given is None else kind_of(given, info.context or {})
 
 
 class FrontierGate:

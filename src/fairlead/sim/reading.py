@@ -40,8 +40,9 @@ def _adviser(model: type[Model]) -> Adviser:
 class Draft:
     """A document being read, and what was found wrong in it so far."""
 
-    def __init__(self, given: Any, what: str) -> None:
+    def __init__(self, given: Any, what: str, planners: Mapping[str, Any] | None = None) -> None:
         self.what = what
+        self.planners = planners or {}  # which names in it may mean
         self.folder = File()
         self.problems: list[Problem] = []
         self.source = what
@@ -103,7 +104,7 @@ class Draft:
             left_out = set(without)
             part = {key: value for key, value in part.items() if key not in left_out}
         try:
-            return model.model_validate(part)
+            return model.model_validate(part, context=self.planners)
         except ValidationError as error:
             for one in error.errors(include_url=False):
                 self._refused(adviser, path, one)
