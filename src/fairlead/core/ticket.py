@@ -61,6 +61,7 @@ class Evicted(NamedTuple):
 
 
 NEW, WAITING, RUNNING, DONE, REFUSED, EXPIRED, EVICTED, WITHDRAWN = State
+MOVED = "it was offered again"  # the reason on a ticket that its door withdrew for that
 UNSET = -inf  # an `arrived_at` for the gate to fill in
 
 

@@ -7,7 +7,7 @@ import secrets
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fairlead.core.ticket import WITHDRAWN
+from fairlead.core.ticket import MOVED, WITHDRAWN
 from fairlead.gateway import priority
 from fairlead.gateway.loading import Loaded, load
 from fairlead.gateway.metrics import Metrics
@@ -197,6 +197,8 @@ class Admission:
         """Have some ask anew: another pool may have room, or somebody has to tell them that none has."""
         if not waiters:
             return
+        for waiter in waiters:
+            waiter.reason = MOVED
         pool.runtime.withdraw(waiters)
         for waiter in waiters:
             if waiter.state is WITHDRAWN:  # a verb tells of others, not of those it was given

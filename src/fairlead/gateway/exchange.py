@@ -15,16 +15,29 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.core.ticket import (
     EVICTED,
+    EXPIRED,
+    MOVED,
     NEW,
+    REFUSED,
     RUNNING,
     UNSET,
     WAITING,
+    WITHDRAWN,
     Evicted,
     LeanTicket,
     QueueLimit,
 )
-from fairlead.gateway.metrics import CLIENT_GONE, COMPLETED, DISCONNECTED, FAILED
-from fairlead.gateway.settings import CLASSES
+from fairlead.gateway.metrics import (
+    CLIENT_GONE,
+    COMPLETED,
+    DISCONNECTED,
+    FAILED,
+    MEANING,
+    PREEMPTED,
+    QUEUE_FULL,
+    QUEUE_TIMEOUT,
+)
+from fairlead.gateway.settings import CLASSES, DEFAULT
 from fairlead.runtime.loop import NO_WAIT, task_of
 from fairlead.serving.whole import AT_ONCE, write_whole
 
@@ -36,6 +49,8 @@ if TYPE_CHECKING:
     from fairlead.gateway.metrics import Metrics
     from fairlead.gateway.pool import Pool
 
+# What the verdict of a gate means to its door.
+VERDICTS = {EXPIRED: QUEUE_TIMEOUT, REFUSED: QUEUE_FULL}
 DATA = frozenset({"http.response.body", "http.response.pathsend", "http.response.zerocopysend"})
 
 
@@ -110,6 +125,7 @@ class Exchange(LeanTicket):
         self.raw_receive = receive
         self.raw_send = send
         self.wishes = NO_WISHES
+        self.rank, self.tenant = DEFAULT, ""  # until they are settled
         self.moved = False  # from a pool that is no more
         self.body: Body | None = None  # None: left to the server
         self.waiter: asyncio.Future[None] | None = None
@@ -192,6 +208,7 @@ class Exchange(LeanTicket):
     def renew(self) -> None:
         """Stand as a new ticket again: its pool is no more, another may have room."""
         self.state = NEW
+        self.reason = None
         self.scopes = ()
         self.place = None
         self.promoted = False
@@ -205,6 +222,11 @@ class Exchange(LeanTicket):
     def gone(self) -> bool:
         """Whether the client has been seen to leave."""
         return self.body is not None and self.body.gone
+
+    @property
+    def moves(self) -> bool:
+        """Whether a gate has let go of it, to be offered again."""
+        return self.state is WITHDRAWN and self.reason == MOVED
 
     @property
     def unanswerable(self) -> bool:
@@ -290,8 +312,9 @@ class Exchange(LeanTicket):
         if self.state is RUNNING or self.state is EVICTED:
             self.end(DISCONNECTED)
         elif self.outcome is None:
-            self.outcome = CLIENT_GONE
-            self.metrics.refused[self.rank, CLIENT_GONE] += 1
+            # Where its gate had decided already, that stands.
+            outcome = VERDICTS.get(self.state, CLIENT_GONE)
+            self.metrics.turn_away(self, outcome, "its client left")
 
     def _with_decision(self, message: Any) -> Any:
         told = "admitted at once" if self.waiter is None else "admitted in turn"
@@ -311,14 +334,21 @@ class Exchange(LeanTicket):
         """Give the slot back, once."""
         if self.outcome is not None:
             return
-        self.outcome = outcome
-        if outcome is COMPLETED:
-            self.metrics.completed[self.rank] += 1
-        else:
-            self.metrics.ended[self.rank, outcome] += 1
         pool = self.pool_of_slots
-        if not pool.gate.end(self, pool.runtime.clock()):
-            pool.runtime.finish(self)
+        if outcome is COMPLETED:
+            self.outcome = outcome
+            self.metrics.completed[self.rank] += 1
+            if not pool.gate.end(self, pool.runtime.clock()):
+                pool.runtime.finish(self)
+        else:
+            if self.state is EVICTED:
+                outcome = PREEMPTED  # whatever it came to after that
+            elif outcome is FAILED:
+                answered = f"it was answered with {self.status}"
+                self.reason = answered if self.status >= 400 else "its answer broke off"
+            self.outcome = outcome
+            self.metrics.ended[self.rank, outcome] += 1
+            pool.runtime.finish(self, MEANING[outcome])
         pool.finished.append(pool.gate.now)
         if pool.on_end is not None:
             pool.on_end()

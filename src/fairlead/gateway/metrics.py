@@ -9,20 +9,25 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from itertools import accumulate
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from fairlead.core.ticket import NEW, REFUSED, WITHDRAWN, Outcome, Ticket
 from fairlead.gateway.settings import CLASSES
 from fairlead.gateway.tenant_labels import OTHER, TenantLabels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client import Metric
 
     from fairlead.gateway.admission import Admission
+    from fairlead.gateway.exchange import Exchange
+    from fairlead.gateway.pool import Pool
+    from fairlead.serving.framing import Refusal
 
 PREFIX = "fairlead_gateway_"
 BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -38,6 +43,13 @@ COMPLETED = "completed"
 FAILED = "failed"
 DISCONNECTED = "disconnected"
 PREEMPTED = "preempted"
+# What that means to a gate.
+MEANING = {
+    COMPLETED: Outcome.OK,
+    FAILED: Outcome.FAILED,
+    DISCONNECTED: Outcome.IGNORED,
+    PREEMPTED: Outcome.OK,
+}
 
 # Read of each pool and class when somebody looks: the fields of `pool.Reading`.
 GAUGES = {
@@ -90,6 +102,8 @@ class Metrics:
         self.refused_requests: Counter[str] = Counter()  # by code; they never asked for a slot
         self.reloads = 0
         self.refused_reloads = 0
+        # Where a watched gateway notes the requests that no gate has decided on.
+        self.ledger: Callable[[Ticket, float], object] | None = None
 
     def _merge(self, tenant: str) -> None:
         """Count what a tenant did that has no label any more among the others."""
@@ -105,9 +119,40 @@ class Metrics:
         ended = sum(self.ended[rank, outcome] for outcome in (FAILED, DISCONNECTED, PREEMPTED))
         return inflight + self.completed[rank] + ended
 
-    def count_refused_request(self, code: str) -> None:
+    # Each request that gets no slot is counted by exactly one of these three, once.
+
+    def turn_away(self, exchange: Exchange, outcome: str, why: str) -> None:
+        """Count a request that wanted a slot; note its end where its gate has not decided it."""
+        exchange.outcome = outcome
+        self.refused[exchange.rank, outcome] += 1
+        if exchange.state is NEW or exchange.moves:
+            exchange.state = WITHDRAWN if outcome is CLIENT_GONE else REFUSED
+            self._note(exchange, why, getattr(exchange, "pool_of_slots", None))
+
+    def refuse(self, exchange: Exchange, code: str, why: str) -> None:
         """Count a request that was answered with an error before it asked for a slot."""
+        exchange.outcome = f"rejected_{code}"
         self.refused_requests[code] += 1
+        exchange.state = REFUSED
+        self._note(exchange, f"{code}: {why}")
+
+    def refuse_unread(self, refusal: Refusal) -> None:
+        """Count what a connection refused by itself; of a request that an app serves already its exchange tells."""
+        if not refusal.begun:
+            self.refused_requests[refusal.code] += 1
+            ticket = Ticket(tenant=None)
+            ticket.state = REFUSED
+            self._note(ticket, refusal.code)
+
+    def _note(self, ticket: Ticket, why: str, pool: Pool | None = None) -> None:
+        """Note an end that no gate has decided: in the ledger of the pool asked, or of the door if none was."""
+        ticket.reason = why
+        noting = None if pool is None else getattr(pool.gate, "turn_away", None)
+        if pool is not None and noting is not None:
+            pool.runtime.enter("gateway")  # a gate that nothing was offered to has no clock yet
+            noting(ticket, pool.runtime.clock())
+        elif self.ledger is not None:
+            self.ledger(ticket, monotonic())
 
     def count_refused_reload(self) -> None:
         """Count a configuration that was read and not applied."""

@@ -37,6 +37,7 @@ from fairlead.gateway.settings import CLASSES
 if TYPE_CHECKING:
     from fairlead.gateway.loading import Loaded
 
+NO_BACKEND = "no backend of its pool is up"
 PREEMPTED_HEADERS = ((b"x-fairlead-preempted", b"true"), (b"x-smg-preempted", b"true"))
 
 
@@ -177,8 +178,8 @@ class PriorityMiddleware:
         elif isinstance(error, Exception):
             if exchange.state is EVICTED or exchange.unanswerable:
                 return True
-            exchange.end(count.FAILED)
             exchange.status = exchange.status if exchange.answering else 500
+            exchange.end(count.FAILED)
         else:
             exchange.leave()  # the process or the loop is about to end
         return False
@@ -191,8 +192,10 @@ class PriorityMiddleware:
             return self._preempted(exchange)
         if exchange.state is RUNNING:
             if exchange.unanswerable:
+                failure = asking.too_large(self.admission.body_limit)
+                exchange.status = failure.status
                 exchange.end(count.FAILED)
-                return asking.too_large(self.admission.body_limit)
+                return failure
             exchange.leave()
         elif failure is None and exchange.outcome is None:
             return self._refused(exchange)
@@ -203,8 +206,7 @@ class PriorityMiddleware:
     async def _answer(self, failure: Failure, exchange: Exchange, path: str) -> None:
         exchange.status = failure.status
         if exchange.outcome is None:  # it never asked for a slot
-            exchange.outcome = f"rejected_{failure.code}"
-            self.admission.metrics.count_refused_request(failure.code)
+            self.admission.metrics.refuse(exchange, failure.code, failure.detail)
         headers = []
         if exchange.wishes.decision:
             headers.append(exchange.decision_line(failure.code, exchange.waited()))
@@ -216,25 +218,25 @@ class PriorityMiddleware:
         name = CLASSES[rank]
         now = pool.runtime.clock()
         retry = pool.retry_after(rank, now)
-        failure: Failure | None = None
         if exchange.state is NEW:
-            exchange.outcome = count.NO_CAPACITY
+            outcome = count.NO_CAPACITY
             text = f"no healthy upstream can take this request now; retry in {retry} s"
             failure = Failure(503, "no_healthy_upstream", text, retry)
         elif exchange.state is REFUSED:
-            exchange.outcome = count.QUEUE_FULL
+            outcome = count.QUEUE_FULL
             limit = exchange.reason.limit if isinstance(exchange.reason, QueueLimit) else 0
             text = f"the queue of class {name} is full ({limit} waiting); retry in {retry} s"
             failure = Failure(429, "scheduler_queue_full", text, retry)
         elif exchange.state is EXPIRED:
-            exchange.outcome = count.QUEUE_TIMEOUT
+            outcome = count.QUEUE_TIMEOUT
             waited = now - exchange.arrived_at
             text = f"no slot came free in {waited:.3g} s of waiting in class {name}; retry in {retry} s"
             failure = Failure(408, "scheduler_queue_timeout", text, retry)
         else:
-            exchange.outcome, exchange.status = count.CLIENT_GONE, 499
-        self.admission.metrics.refused[rank, exchange.outcome] += 1
-        return failure and failure._replace(headers=self._token(exchange, exchange.evictions))
+            exchange.leave()
+            return None
+        self.admission.metrics.turn_away(exchange, outcome, NO_BACKEND)
+        return failure._replace(headers=self._token(exchange, exchange.evictions))
 
     def _preempted(self, exchange: Exchange) -> Failure:
         text = (

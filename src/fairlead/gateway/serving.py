@@ -68,7 +68,7 @@ class Gateway:
 
     def _refused(self, refusal: Refusal) -> None:
         """Count and log what a connection refused by itself."""
-        self.admission.metrics.count_refused_request(refusal.code)
+        self.admission.metrics.refuse_unread(refusal)
         if self.admission.logs and not refusal.begun:  # else its own line will tell
             access.write_refusal(refusal)
 

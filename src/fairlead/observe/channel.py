@@ -13,7 +13,7 @@ from operator import attrgetter
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from fairlead.core.ticket import EVICTED, RUNNING, WAITING, Ticket
+from fairlead.core.ticket import EVICTED, MOVED, RUNNING, UNSET, WAITING, Outcome, Ticket
 from fairlead.observe.passed import (
     MOST_DECISIONS,
     Decision,
@@ -31,7 +31,22 @@ if TYPE_CHECKING:
 
     from fairlead.observe.watched import WatchedGate
 
-TOTALS = ("admitted", "refused", "expired", "evicted", "promoted", "withdrawn", "completed", "lost")
+# Each ticket that arrives is admitted, refused, expired, withdrawn or moved, once; each that was admitted is running,
+# or completed, failed, disconnected, evicted or lost, once.  `promoted` counts some of those admitted once more.
+TOTALS = (
+    "admitted",
+    "refused",
+    "expired",
+    "evicted",
+    "promoted",
+    "withdrawn",
+    "moved",
+    "completed",
+    "failed",
+    "disconnected",
+    "lost",
+)
+ENDS = {Outcome.FAILED: "failed", Outcome.IGNORED: "disconnected", Outcome.OK: "done"}
 
 
 def by_rank(ticket: Ticket) -> str:
@@ -145,12 +160,20 @@ class Channel:
                 else:
                     self._end(ticket, line, t, state.value)
 
-    def end(self, ticket: Ticket, now: float, *, lost: bool) -> None:
+    def turn_away(self, ticket: Ticket, now: float) -> None:
+        """Note a ticket that its door turned away before a gate saw it; its state says how, its reason why."""
+        self.note((ticket,), now)
+
+    def end(self, ticket: Ticket, now: float, outcome: Outcome) -> None:
         """Note the end of work; of a ticket that held nothing any more there is nothing to note."""
         with self._lock:
             line = self._places.get(ticket)
             if line is not None:
-                state = "lost" if lost else ticket.state.value
+                state = ticket.state.value
+                if outcome is Outcome.LOST:
+                    state = "lost"
+                elif state == "done":
+                    state = ENDS[outcome]
                 self._end(ticket, line, now + (self._offset or 0.0), state)
 
     def adopt(self, tickets: Iterable[Ticket], now: float) -> None:
@@ -172,11 +195,14 @@ class Channel:
                     self._leave(ticket, line)
 
     def _place(self, ticket: Ticket) -> _Line:
+        line = self._places[ticket] = self._line(ticket)
+        return line
+
+    def _line(self, ticket: Ticket) -> _Line:
         name = self.class_of(ticket)
         line = self._lines.get(name)
         if line is None:
             line = self._lines[name] = _Line(name, ticket.rank)
-        self._places[ticket] = line
         return line
 
     def _count(self, ticket: Ticket, waiting: int, running: int) -> None:
@@ -226,14 +252,16 @@ class Channel:
         if ticket.started_at < inf and (line is None or ticket in line.waiting):
             line = self._begin(ticket, line, t)  # it started and ended within one verb
         if line is None:
-            name = self.class_of(ticket)
+            name = self._line(ticket).name
         else:
             name = line.name
             del self._places[ticket]
             self._leave(ticket, line)
         offset = self._offset or 0.0
         started = or_none(ticket.started_at + offset)
-        arrived = ticket.arrived_at + offset
+        arrived = t if ticket.arrived_at == UNSET else ticket.arrived_at + offset
+        if state == "withdrawn" and ticket.reason == MOVED:
+            state = "moved"
         if state != "evicted":  # that was counted, and decided, before
             self._totals["completed" if state == "done" else state] += 1
         if state in ("refused", "expired"):

@@ -25,7 +25,8 @@ STEPS = 8  # per doubling: a percentile is right to 5 %
 class Passed(NamedTuple):
     """One ticket, from its arrival to its end.
 
-    `state` is how it ended: done, refused, expired, evicted, withdrawn, or lost: started, but never really.
+    `state` is how it ended: done, failed, disconnected (its client left while it ran), refused, expired, evicted,
+    withdrawn, moved (offered elsewhere), or lost: started, but never really.
     """
 
     gate: str
@@ -54,7 +55,7 @@ class Decision(NamedTuple):
     """One thing a gate did with a ticket, and why.
 
     `what`: started, promoted (started out of turn, because its class starved), refused, expired, evicted, withdrawn,
-    done.  `number` counts the decisions of all gates of a feed.
+    moved, done, failed, disconnected.  `number` counts the decisions of all gates of a feed.
     """
 
     number: int
@@ -74,8 +75,12 @@ class Decision(NamedTuple):
     def why(self) -> str:
         """The reason, as a sentence."""
         said = reason_of(self.reason)
-        if self.what in ("refused", "expired", "evicted"):
+        if self.what in ("refused", "expired", "evicted", "moved"):
             return said or self.what
+        if self.what == "failed":
+            return said or "its work failed"
+        if self.what == "disconnected":
+            return f"its client left after {self.held or 0.0:.3f} s"
         if self.what == "promoted":
             return f"its class had starved: promoted after {self.waited:.3f} s"
         if self.what == "started":

@@ -139,7 +139,7 @@ class WatchedGate(Gate):
         """Note the ends of those that hold room no longer: a verb that was refused has ended nothing."""
         for ticket in tickets:
             if ticket not in self.holders and ticket.state is not WAITING:
-                self.channel.end(ticket, self.now, lost=outcome is Outcome.LOST)
+                self.channel.end(ticket, self.now, outcome)
 
     def withdraw(self, tickets: Iterable[Ticket], now: float) -> Sequence[Ticket]:
         tickets = list(tickets)
@@ -163,6 +163,10 @@ class WatchedGate(Gate):
         if changed:
             self.channel.note(changed, self.now)
         return changed
+
+    def turn_away(self, ticket: Ticket, now: float) -> None:
+        """Note a ticket that its door refused, or saw leave, without offering it here."""
+        self.channel.turn_away(ticket, now)
 
     def surrender(self) -> list[Ticket]:
         tickets = super().surrender()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from fairlead.gateway.exchange import Exchange
 from fairlead.gateway.reservations import gate_name
 from fairlead.gateway.serving import Gateway
 from fairlead.gateway.settings import CLASSES
@@ -30,6 +32,11 @@ def class_of(ticket: Ticket) -> str:
     return CLASSES[ticket.rank]
 
 
+def class_at_the_door(ticket: Ticket) -> str:
+    """Name the class of a request that asked no pool; that of bytes that are no request is unread."""
+    return class_of(ticket) if isinstance(ticket, Exchange) else "unread"
+
+
 class HostedGateway(Hosted):
     """A whole gateway: its own two listeners, its pools watched."""
 
@@ -39,6 +46,8 @@ class HostedGateway(Hosted):
         self._feed = feed
         gates = shared(pools, self.name, class_of, feed.gates(self.name, class_of))
         self.gateway = Gateway(loaded, gates=gates)
+        self._at_the_door = feed.channel(self.name, class_at_the_door)
+        self.gateway.admission.metrics.ledger = self._at_the_door.turn_away
 
     async def start(self) -> None:
         """Take both addresses and begin."""
@@ -66,13 +75,17 @@ class HostedGateway(Hosted):
         return []
 
     def views(self) -> list[View]:
-        """One gate for each pool."""
+        """One gate for each pool; and the door itself, once it has turned away a request that asked no pool."""
         channels = self._feed.channels
-        return [
+        views = [
             self._view(gate, pool, channels[gate])
             for gate, pool in self._pools().items()
             if gate in channels
         ]
+        door = self._at_the_door
+        if any(door.totals().values()):
+            views.append(View(self.name, self.name, door, now=monotonic, total=lambda: None))
+        return views
 
     def _pools(self) -> dict[str, Pool]:
         """The pools there are now, by their gates."""

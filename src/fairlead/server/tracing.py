@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from fairlead.server.settings import Otel
 
 MOST_AT_ONCE = 5_000
-ENDS = frozenset({"done", "refused", "expired", "evicted", "withdrawn"})
+ENDS = frozenset(
+    {"done", "failed", "disconnected", "refused", "expired", "evicted", "withdrawn", "moved"}
+)
 NANOSECONDS = 1_000_000_000
 
 

@@ -10,7 +10,7 @@ const LOOKS = {
   started: ["info", "running"], created: ["idle", "ring"], waiting: ["idle", "waiting"], ready: ["idle", "waiting"],
   retry: ["warn", "again"], promoted: ["warn", "up"], failed: ["bad", "failed"], expired: ["bad", "failed"],
   refused: ["bad", "failed"], evicted: ["bad", "down"], cancelled: ["pause", "skipped"], cancelling: ["pause", "skipped"],
-  withdrawn: ["pause", "skipped"], skipped: ["pause", "skipped"], suspended: ["pause", "paused"], paused: ["pause", "paused"],
+  withdrawn: ["pause", "skipped"], moved: ["pause", "again"], skipped: ["pause", "skipped"], suspended: ["pause", "paused"], paused: ["pause", "paused"],
   starting: ["warn", "waiting"], withheld: ["warn", "paused"], draining: ["warn", "down"], silent: ["bad", "failed"], disconnected: ["bad", "failed"], stopped: ["idle", "ring"],
 };
 

@@ -9,7 +9,7 @@ import { gateIds } from "../series.js";
 import { state } from "../store.js";
 
 const NARROW = matchMedia("(max-width: 700px)");
-const KINDS = ["started", "refused", "expired", "evicted", "promoted", "withdrawn", "done"];
+const KINDS = ["started", "refused", "expired", "evicted", "promoted", "withdrawn", "moved", "done", "failed", "disconnected"];
 
 export function Decisions() {
   const [held, setHeld] = useState(/** @type {any[]|null} */ (null));
