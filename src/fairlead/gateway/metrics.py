@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from fairlead.gateway.admission import Admission
     from fairlead.gateway.exchange import Exchange
     from fairlead.gateway.pool import Pool
-    from fairlead.serving.framing import Refusal
 
 PREFIX = "fairlead_gateway_"
 BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -136,13 +135,12 @@ class Metrics:
         exchange.state = REFUSED
         self._note(exchange, f"{code}: {why}")
 
-    def refuse_unread(self, refusal: Refusal) -> None:
-        """Count what a connection refused by itself; of a request that an app serves already its exchange tells."""
-        if not refusal.begun:
-            self.refused_requests[refusal.code] += 1
-            ticket = Ticket(tenant=None)
-            ticket.state = REFUSED
-            self._note(ticket, refusal.code)
+    def refuse_unread(self, code: str) -> None:
+        """Count what was refused before it was a request of HTTP with a class."""
+        self.refused_requests[code] += 1
+        ticket = Ticket()
+        ticket.state = REFUSED
+        self._note(ticket, code)
 
     def _note(self, ticket: Ticket, why: str, pool: Pool | None = None) -> None:
         """Note an end that no gate has decided: in the ledger of the pool asked, or of the door if none was."""

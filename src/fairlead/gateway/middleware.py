@@ -73,7 +73,7 @@ class PriorityMiddleware:
         admission = self.admission
         if scope["type"] != "http":
             if scope["type"] == "websocket" and (failure := asking.stranger(admission, scope)):
-                admission.metrics.count_refused_request(failure.code)
+                admission.metrics.refuse_unread(failure.code)
                 await receive()
                 await send({"type": "websocket.close", "code": 1008, "reason": failure.detail})
             else:

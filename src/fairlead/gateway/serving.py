@@ -68,8 +68,10 @@ class Gateway:
 
     def _refused(self, refusal: Refusal) -> None:
         """Count and log what a connection refused by itself."""
-        self.admission.metrics.refuse_unread(refusal)
-        if self.admission.logs and not refusal.begun:  # else its own line will tell
+        if refusal.begun:
+            return  # an app serves the request already: its exchange counts and logs it
+        self.admission.metrics.refuse_unread(refusal.code)
+        if self.admission.logs:
             access.write_refusal(refusal)
 
     def _follow_capacity(self) -> None:
