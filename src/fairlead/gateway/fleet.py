@@ -12,6 +12,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -192,6 +193,22 @@ class Fleet:
             self._leaving.remove(upstream)
             log.info("upstream %s has drained", upstream.url)
 
+    @property
+    def up(self) -> list[Upstream]:
+        """The backends that calls may be sent to."""
+        return [upstream for upstream in self._upstreams.values() if upstream.usable]
+
+    @property
+    def mounts(self) -> frozenset[str]:
+        """The paths that the URLs of backends add in front of a request's path."""
+        return self._mounts
+
+    @property
+    def lists_differ(self) -> bool:
+        """Whether the list of models that a backend gives is not the whole truth."""
+        every = self._upstreams.values()
+        return len(every) > 1 or any(one.models is not None for one in every)
+
     def describe(self) -> list[dict[str, Any]]:
         """Show every backend, those that drain last."""
         return [upstream.describe() for upstream in (*self._upstreams.values(), *self._leaving)]
@@ -259,6 +276,7 @@ class Fleet:
 
     def _regroup(self) -> None:
         members = list(self._upstreams.values())
+        self._mounts = frozenset(urlsplit(member.url).path for member in members)
         by_model = self._settings.pool_by is not None
         self.lists_models = by_model or any(member.models is not None for member in members)
         if not by_model:

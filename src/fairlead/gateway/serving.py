@@ -17,6 +17,8 @@ from fairlead.gateway import access
 from fairlead.gateway.admin import Admin
 from fairlead.gateway.admission import Admission
 from fairlead.gateway.fleet import Fleet
+from fairlead.gateway.front.app import Front
+from fairlead.gateway.front.catalog import Catalog
 from fairlead.gateway.loading import load, load_content
 from fairlead.gateway.middleware import PriorityMiddleware
 from fairlead.gateway.protocol import GatewayProtocol
@@ -58,9 +60,11 @@ class Gateway:
         self.fleet = Fleet(loaded.settings, self._follow_capacity)
         self.proxy = Proxy(self.fleet, loaded.settings)
         self.admin = Admin(self.fleet, self.admission, loaded.settings.admin.token)
-        app = PriorityMiddleware(self.proxy, self.admission)
+        self.catalog = Catalog(self.proxy, self.fleet, loaded.settings)
+        guarded = PriorityMiddleware(self.catalog, self.admission)
+        self.front = Front(guarded, self.catalog, self.admission, self.fleet, self._refused)
         listen = loaded.settings.listen
-        self.data_listener = listener_of(app, listen, self._settings, self._refused)
+        self.data_listener = listener_of(self.front, listen, self._settings, self._refused)
         self.admin_listener = listener_of(self.admin, loaded.settings.admin.listen, self._settings)
 
     def _settings(self) -> Settings:
@@ -98,6 +102,7 @@ class Gateway:
         self.admin.draining = True
         await self.data_listener.end(self._settings().shutdown_grace)
         await self.admin_listener.end(LAST_MOMENT)
+        await self.catalog.close()
         await self.proxy.close()
         await self.fleet.stop()
         if self.admission.sharing is not None:
@@ -125,6 +130,8 @@ class Gateway:
             )
         else:
             self.admin.token = after.admin.token
+        self.front.retune(after)
+        self.catalog.retune(after)
         self.proxy.retune(after)
         self.admission.retune(loaded)
         self.fleet.retune(after)

@@ -32,6 +32,7 @@ from fairlead.gateway.values import (
     HeaderName,
     Network,
     Path,
+    PathPrefix,
     Slots,
     TenantKey,
     UpstreamCapacity,
@@ -248,6 +249,20 @@ class SharedCapacity(Model):
     on_loss: Literal["local", "closed", "open"] = "local"
 
 
+class Expose(Model):
+    """Which paths of the backends clients reach, beside the table of engines."""
+
+    allow: list[PathPrefix] = []
+    deny: list[PathPrefix] = []
+
+    @model_validator(mode="after")
+    def _not_both(self) -> Self:
+        both = sorted({*self.allow} & {*self.deny})
+        if both:
+            raise ValueError(f"a path may be in allow or in deny; in both: {', '.join(both)}")
+        return self
+
+
 class Settings(Model):
     """A whole configuration."""
 
@@ -270,6 +285,7 @@ class Settings(Model):
         "/models",
         "/v1/models",
     ]
+    expose: Expose = Expose()
     strict: Flag = False
     access_log: Flag = True
     shutdown_grace: DurationOrZero = 180.0

@@ -69,10 +69,19 @@ def _path(text: str) -> str:
     return text
 
 
+def _path_prefix(text: str) -> str:
+    if not text.startswith("/") or "*" in text[:-1]:
+        raise ValueError("must be a path, such as /metrics, or the begin of paths, such as /api/*")
+    return text
+
+
 UpstreamUrl = Annotated[str, AfterValidator(_upstream_url)]
 Network = Annotated[str, AfterValidator(_network)]
 TenantKey = Annotated[str, AfterValidator(_tenant_key)]
 Path = Annotated[str, AfterValidator(_path), WithJsonSchema({"type": "string", "pattern": "^/"})]
+PathPrefix = Annotated[
+    str, AfterValidator(_path_prefix), WithJsonSchema({"type": "string", "pattern": r"^/[^*]*\*?$"})
+]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
 Slots = Annotated[int, Field(strict=True, ge=0, le=MOST_SLOTS)]
 UpstreamCapacity = Annotated[Slots | Literal["reported", "adaptive"], BeforeValidator(_capacity)]
