@@ -78,12 +78,19 @@ def test_every_problem_is_told_on_a_line_of_its_own(file, capsys):
 
 
 def test_reservations_over_capacity(file, capsys):
-    assert check(file, VALID.replace("256", "177")) == 2
+    assert check(file, VALID.replace("256", "64")) == 0
+    out, err = capsys.readouterr()
+    assert not err
+    fitting = "system 19, interactive 39, default 4, bulk 0"
+    assert f"of the upstreams is 64; reserved: {fitting} (62 of 103 asked for)" in out
+    assert "warning: reservations need 103 slots but the capacity of the upstreams is 64" in out
+    fallback = VALID.replace("true", "true\n  reservations_exceed: fallback")
+    assert check(file, fallback.replace("256", "177")) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert "178" in err
     assert "177" in err
-    assert check(file, VALID.replace("256", "178")) == 0
+    assert check(file, fallback.replace("256", "178")) == 0
 
 
 def test_a_file_that_is_not_there(file, capsys):

@@ -1,6 +1,7 @@
 """The twelve conformance cases of spec/gateway.md §18, over real sockets through the whole proxy."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -8,6 +9,7 @@ from fairlead.gateway.loading import load
 from tests.gateway.rig import HEALTHY, Backend, connected, fetch, gateway, run, until, within
 from tests.gateway.sockets import answered, elapsed, fine, run_on_uvloop, site
 
+ENABLED = {"priority_scheduler": {"enabled": True}}
 NO_PREEMPTION = {"system": {"can_preempt": False}, "interactive": {"can_preempt": False}}
 
 
@@ -99,11 +101,66 @@ def test_c4_reservations_follow_capacity_down_and_up_again():
     run(main())
 
 
-def test_c5_reservations_that_do_not_fit_leave_the_plain_limiter():
+def test_reservations_cut_to_a_reported_capacity_are_told_once(caplog):
+    async def main() -> None:
+        backend = Backend()
+        backend.health_document = {"max_running_requests": 64}
+        given = {"capacity": "reported", **HEALTHY}
+        async with backend, gateway({"url": backend.url, **given}, **ENABLED) as running:
+            slots = running.admission.pools[""].capacity
+            for total in (64, 48, 400, 64):
+                backend.health_document = {"max_running_requests": total}
+                await until(lambda want=total: slots.total == want)
+            assert "64 slots, reservations reduced from 103 to 64" in running.describe()
+
+    run(main())
+    told = [record.message for record in caplog.records if "reservations" in record.message]
+    assert (
+        told
+        == [
+            "reservations of pool default need 103 slots but its upstreams report 64; "
+            "64 are in force: system 32, interactive 32, default 0, bulk 0"
+        ]
+        * 2
+    )
+
+
+def test_c5_reservations_that_do_not_fit_are_scaled():
     async def main() -> None:
         async with Backend(auto=True) as backend:
             upstream = {"url": backend.url, "capacity": 100, **HEALTHY}
             async with gateway(upstream, priority_scheduler={"enabled": True}) as running:
+                assert not running.admission.problems
+                assert not running.admission.plain
+                [warning] = [line for line in running.admission.loaded.warnings if "142" in line]
+                assert "is 100" in warning
+                assert "100 slots, reservations reduced from 142 to 99" in running.describe()
+                head, body = await fetch(running.data_listener.url)
+                assert (head.status, body) == (200, b"done")
+                head, body = await fetch(running.admin_listener.url, "GET", "/readyz")
+                assert head.status == 200
+                assert json.loads(body) == {
+                    "status": "ok",
+                    "reservations": [
+                        {"pool": "default", "asked": 142, "reserved": 99, "slots": 100}
+                    ],
+                }
+                _, page = await fetch(running.admin_listener.url, "GET", "/metrics")
+                for name, number in [("reserved", 70), ("reserved_asked", 100)]:
+                    line = f'fairlead_gateway_{name}{{class="interactive",pool=""}} {number}.0'
+                    assert line.encode() in page
+
+    run(main())
+
+
+def test_c5_reservations_that_do_not_fit_leave_the_plain_limiter():
+    scheduler = {"enabled": True, "reservations_exceed": "fallback"}
+
+    async def main() -> None:
+        async with Backend(auto=True) as backend:
+            upstream = {"url": backend.url, "capacity": 100, **HEALTHY}
+            async with gateway(upstream, priority_scheduler=scheduler) as running:
+                assert running.admission.pools[""].slots == 100
                 [problem] = running.admission.problems
                 assert "142" in problem
                 assert "100" in problem
@@ -113,7 +170,7 @@ def test_c5_reservations_that_do_not_fit_leave_the_plain_limiter():
                 assert head.status == 200
                 assert b"degraded" in body
         for capacity, fits in ((178, True), (177, False)):
-            loaded = load({"capacity": capacity, "priority_scheduler": {"enabled": True}})
+            loaded = load({"capacity": capacity, "priority_scheduler": scheduler})
             assert bool(loaded.lines) != fits
             assert all("178" in line and "177" in line for line in loaded.lines)
 

@@ -268,9 +268,13 @@ def test_the_sum_saturates():
     assert fleet_of(*upstreams).capacities() == {"": 65_535}
 
 
-def test_a_fixed_capacity_wins_while_anybody_is_well():
+def test_a_fixed_capacity_takes_no_more_than_is_declared_while_anybody_is_well():
+    assert fleet_of({"url": NOWHERE, "capacity": 400}, capacity=100).capacities() == {"": 100}
+    assert fleet_of({"url": NOWHERE, "capacity": "reported"}, capacity=100).capacities() == {
+        "": 100
+    }
     fleet = fleet_of({"url": NOWHERE, "capacity": 4}, capacity=100)
-    assert fleet.capacities() == {"": 100}
+    assert fleet.capacities() == {"": 4}
     upstream = fleet.choose(None)
     assert upstream is not None
     fleet.unreachable(upstream, "refused")

@@ -29,7 +29,9 @@ class Misconfigured(Scene):
     def __init__(self) -> None:
         self.app = HoldGate()
         classes = {"system": {"reserved_floor": 2}, "interactive": {"reserved_floor": 1}}
-        self.guarded = PriorityMiddleware(self.app, config(2, classes=classes, fallback=SMALL))
+        scheduler = {"reservations_exceed": "fallback"}
+        given = config(2, classes=classes, scheduler=scheduler, fallback=SMALL)
+        self.guarded = PriorityMiddleware(self.app, given)
         self.admission = self.guarded.admission
         self.metrics = self.admission.metrics
         assert self.admission.problems
@@ -170,9 +172,8 @@ def test_built_in_reservations_at_the_boundary():
         HoldGate(), {"capacity": 178, "priority_scheduler": {"enabled": True}}
     )
     assert not guarded.admission.problems
-    guarded = PriorityMiddleware(
-        HoldGate(), {"capacity": 177, "priority_scheduler": {"enabled": True}}
-    )
+    scheduler = {"enabled": True, "reservations_exceed": "fallback"}
+    guarded = PriorityMiddleware(HoldGate(), {"capacity": 177, "priority_scheduler": scheduler})
     [problem] = guarded.admission.problems
     assert "177" in problem
     assert "178" in problem

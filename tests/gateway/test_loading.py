@@ -329,7 +329,7 @@ def test_mappings_are_read_by_the_same_rules():
     assert (loaded.settings.capacity, loaded.settings.fallback.queue_timeout) == (64, 3.0)
     assert load({"classes": {}}).settings.priority_scheduler.enabled
     assert load(None)[:2] == (Settings(), ())
-    part = PrioritySettings(enabled=True)
+    part = PrioritySettings(enabled=True, reservations_exceed="fallback")
     assert load({"priority_scheduler": part}).settings.priority_scheduler == part
     assert load({"capacity": 9, "priority_scheduler": part}).problems
 
@@ -337,7 +337,8 @@ def test_mappings_are_read_by_the_same_rules():
 def test_settings_made_by_hand_are_judged_too():
     settings = Settings(listen=":80")
     assert load(settings)[:2] == (settings, ())
-    loaded = load(Settings(capacity=100, priority_scheduler=PrioritySettings(enabled=True)))
+    given = PrioritySettings(enabled=True, reservations_exceed="fallback")
+    loaded = load(Settings(capacity=100, priority_scheduler=given))
     assert not loaded.fatal
     assert loaded.settings == Settings(capacity=100)
     assert loaded.problems[0].path == "priority_scheduler.classes"
@@ -370,7 +371,7 @@ def test_the_files_of_this_test_pass_the_schema(tmp_path: Path):
 def test_settings_made_by_hand_may_have_upstreams():
     upstream = Upstream(url="http://127.0.0.1:9001", capacity=4)
     assert load(Settings(upstreams=[upstream])).settings.upstreams == [upstream]
-    enabled = PrioritySettings(enabled=True)
+    enabled = PrioritySettings(enabled=True, reservations_exceed="fallback")
     refused = load(Settings(upstreams=[upstream], priority_scheduler=enabled))
     assert len(refused.problems) == 1
     assert not refused.settings.priority_scheduler.enabled

@@ -1,5 +1,6 @@
 """Whether reservations fit into a capacity: the arithmetic of spec §6, pools, and what a refusal says."""
 
+from fractions import Fraction
 from math import ceil
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from fairlead.capacities.reserved import Reserved
 from fairlead.errors import ConfigError
+from fairlead.gateway import reservations
 from fairlead.gateway.loading import load, load_content
 from fairlead.gateway.reservations import Table, connected, pools
 from fairlead.gateway.settings import BUILT_IN, CLASSES, Settings, Upstream
@@ -35,6 +37,10 @@ def refused(config: dict[str, Any]) -> list[str]:
 
 
 def enabled(**more: Any) -> dict[str, Any]:
+    return {"priority_scheduler": {"enabled": True, "reservations_exceed": "fallback"}, **more}
+
+
+def scaling(**more: Any) -> dict[str, Any]:
     return {"priority_scheduler": {"enabled": True}, **more}
 
 
@@ -53,10 +59,74 @@ def test_the_worked_values_of_the_spec(capacity, desired):
 
 @pytest.mark.parametrize(
     ("capacity", "fitting"),
-    [(80, (0, 0, 48, 32)), (256, (0, 26, 128, 32)), (800, (0, 80, 200, 32)), (20, (0, 0, 0, 20))],
+    [
+        (800, (0, 80, 200, 32)),
+        (256, (0, 26, 128, 32)),
+        (100, (0, 7, 70, 22)),
+        (80, (0, 5, 53, 21)),
+        (64, (0, 4, 39, 19)),
+        (3, (0, 1, 1, 1)),
+        (1, (0, 0, 0, 1)),
+        (0, (0, 0, 0, 0)),
+    ],
 )
-def test_what_fits_is_granted_system_first(capacity, fitting):
+def test_what_fits_is_in_proportion(capacity, fitting):
     assert Table(BUILT_IN).fitting(capacity) == fitting
+
+
+@given(TABLES, st.integers(0, 400))
+def test_scaled_reservations_fit_keep_their_proportions_and_leave_nobody_out(entries, capacity):
+    judged = table(entries)
+    asked, kept = judged.desired(capacity), judged.fitting(capacity)
+    need = sum(asked)
+    if need <= capacity:
+        assert kept == asked
+        return
+    assert sum(kept) <= capacity < sum(kept) + len(kept), "only rounding leaves any"
+    for wanted, given_ in zip(asked, kept, strict=True):
+        assert given_ <= wanted
+        assert abs(given_ - Fraction(wanted * capacity, need)) < 1
+    left_out = [rank for rank in range(4) if asked[rank] and not kept[rank]]
+    assert not left_out or sum(kept) == capacity, "a class got none though there was one"
+    higher = [rank for rank in range(4) if asked[rank] and rank > max(left_out, default=4)]
+    assert all(kept[rank] for rank in higher)
+
+
+@pytest.mark.parametrize("rounding", [ceil, lambda part: 0])
+def test_another_rounding_is_caught(monkeypatch, rounding):
+    def broken(asked, total):
+        wanted = max(1, sum(asked))
+        return tuple(rounding(Fraction(one * total, wanted)) for one in asked)
+
+    monkeypatch.setattr(reservations, "scaled", broken)
+    with pytest.raises(AssertionError):
+        test_scaled_reservations_fit_keep_their_proportions_and_leave_nobody_out()
+
+
+@given(TABLES, st.integers(0, 400))
+def test_a_larger_capacity_costs_no_class_more_than_rounding(entries, capacity):
+    judged = table(entries)
+    pairs = zip(judged.fitting(capacity), judged.fitting(capacity + 1), strict=True)
+    assert all(larger >= smaller - 1 for smaller, larger in pairs)
+
+
+@given(TABLES, st.integers(1, 400), st.integers(0, 500))
+def test_slots_that_are_lost_for_a_while_are_lost_from_the_lowest_class_up(
+    entries, declared, total
+):
+    judged = table(entries)
+    slots = Reserved(0, judged.floors, judged.shares)
+    slots.resize(total, declared)
+    whole = judged.fitting(max(total, declared))
+    assert sum(slots.reserved) <= total
+    if total >= declared:
+        assert slots.reserved == whole
+    most = [min(pair) for pair in zip(judged.desired(total), whole, strict=True)]
+    cut = [rank for rank in range(4) if slots.reserved[rank] < most[rank]]
+    assert all(got <= limit for got, limit in zip(slots.reserved, most, strict=True))
+    if cut:
+        assert sum(slots.reserved) == total
+        assert not any(slots.reserved[: max(cut)]), "a lower class kept what a higher one lacks"
 
 
 def test_the_built_in_table_needs_178():
@@ -66,12 +136,39 @@ def test_the_built_in_table_needs_178():
     assert "need 178 slots" in message
     assert "is 177" in message
     assert "raise the capacity to 178" in message
-    assert "system 32, interactive 128, default 17, bulk 0" in message
+    assert "system 31, interactive 127, default 17, bulk 0" in message
     (message,) = refused(enabled(capacity=100))
     assert "need 142 slots" in message
     assert "is 100" in message
     assert not refused(enabled(capacity=0))
     assert not refused({"capacity": 100})
+
+
+def test_what_does_not_fit_is_scaled_and_said():
+    loaded = load(scaling(upstreams=[upstream(1, 64)]))
+    assert not loaded.problems
+    assert loaded.settings.priority_scheduler.enabled
+    (warning,) = [line for line in loaded.warnings if "reservations" in line]
+    assert "need 103 slots but the capacity of the upstreams is 64" in warning
+    assert "scaled down in proportion: system 19, interactive 39, default 4, bulk 0" in warning
+    assert "raise the capacity to 178" in warning
+    assert not any("scaled" in line for line in load(scaling(capacity=178)).warnings)
+
+
+@pytest.mark.parametrize("said", ["scale", "fallback"])
+def test_strict_refuses_what_does_not_fit(said):
+    scheduler = {"enabled": True, "reservations_exceed": said}
+    loaded = load({"capacity": 64, "strict": True, "priority_scheduler": scheduler})
+    (problem,) = loaded.problems
+    assert "need 103 slots but the capacity is 64" in problem.message
+    assert not any("scaled" in line for line in loaded.warnings)
+
+
+def test_a_capacity_for_all_counts_as_far_as_the_upstreams_declare_as_much():
+    (warning, *_) = load(scaling(capacity=500, upstreams=[upstream(1, 64)])).warnings
+    assert "the capacity of the upstreams is 64" in warning
+    (warning, *_) = load(scaling(capacity=100, upstreams=[upstream(1, 640)])).warnings
+    assert "the capacity is 100" in warning
 
 
 def test_shares_are_decimals():
@@ -90,6 +187,9 @@ def test_it_refuses_what_the_slots_refuse(entries, capacity):
     else:
         slots = Reserved(capacity, judged.floors, judged.shares)
         assert slots.reserved == judged.desired(capacity) == judged.fitting(capacity)
+    slots = Reserved(0, judged.floors, judged.shares)
+    slots.resize(capacity, capacity)
+    assert slots.reserved == judged.fitting(capacity)
 
 
 def holds(judged: Table, least: int, most: int) -> None:
@@ -134,9 +234,8 @@ def test_a_binary_search_is_caught():
 
 def test_nothing_is_enough_for_two_wholes():
     classes = {"bulk": {"reserved_per_slot": 1}, "default": {"reserved_per_slot": 1}}
-    (message,) = refused(
-        {"capacity": 9, "priority_scheduler": {"enabled": True, "classes": classes}}
-    )
+    scheduler = {"enabled": True, "reservations_exceed": "fallback", "classes": classes}
+    (message,) = refused({"capacity": 9, "priority_scheduler": scheduler})
     assert "no capacity is enough" in message
 
 
@@ -151,7 +250,9 @@ def test_upstreams_are_added_up():
     assert not refused(enabled(upstreams=[upstream(1, 100), upstream(2, "reported")]))
     assert not refused(enabled(upstreams=[upstream(1, 100), upstream(2, "adaptive")]))
     assert not refused(enabled(upstreams=[]))
-    assert not refused(enabled(capacity=178, upstreams=[upstream(1, 1)]))
+    assert not refused(enabled(capacity=178, upstreams=[upstream(1, 178)]))
+    assert not refused(enabled(capacity=178, upstreams=[upstream(1, "reported")]))
+    assert refused(enabled(capacity=178, upstreams=[upstream(1, 1)]))
     assert refused(enabled(capacity=177, upstreams=[upstream(1, 1000)]))
 
 
@@ -221,6 +322,9 @@ def test_pools_without_models_serve_every_model():
     ],
 )
 def test_a_refusal_has_a_place_and_is_not_fatal(text, line):
+    text = text.replace("enabled: true", "enabled: true, reservations_exceed: fallback", 1)
+    text = text.replace("true, res", "true\n  res") if "{enabled" not in text else text
+    line += "classes: {}" in text
     loaded = load_content(text.encode(), "gateway.yaml")
     (problem,) = loaded.problems
     assert (problem.line, problem.path) == (line, "priority_scheduler.classes")
@@ -232,7 +336,7 @@ def test_it_is_told_together_with_other_problems_but_never_from_guesses():
     def messages(text: str) -> str:
         return "\n".join(load_content(text.encode(), "x").lines)
 
-    wrong = "capacity: 100\npriority_scheduler:\n  enabled: true\n"
+    wrong = "capacity: 100\npriority_scheduler:\n  enabled: true\n  reservations_exceed: fallback\n"
     assert "need 142" in messages(wrong + "  promotion_budget: 0\n")
     assert "need 142" in messages(wrong + "strict: 3\n")
     assert "need" not in messages(wrong + "  classes: {bulk: {queue_size: -1}}\n")

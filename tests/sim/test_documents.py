@@ -142,7 +142,10 @@ def test_scenarios_that_cannot_be(text, said):
             "1:1 preset: preset must be one of flows, gateway, jobs, pool, streams, tasks",
         ),
         ("preset: tasks\nmax_concurency: 5\n", "did you mean max_concurrency?"),
-        ("preset: gateway\ncapacity: 5\n", "reservations need 11 slots but the capacity is 5"),
+        (
+            "preset: gateway\ncapacity: 5\nreservations_exceed: fallback\n",
+            "reservations need 11 slots but the capacity is 5",
+        ),
         ("preset: gateway\nclasses:\n  interactiv: {}\n", "3:3 classes.interactiv: unknown class"),
         ("priority_scheduler: {classes: {bulk: {queue_size: x}}}\n", "bulk.queue_size: must be"),
         ("upstreams: [{url: 'http://a'}]\n", "need a capacity in numbers"),
@@ -218,7 +221,7 @@ def test_what_is_short_in_a_policy_is_long_in_a_file_of_the_gateway():
     ],
 )
 def test_a_change_that_cannot_be_is_refused_and_changes_nothing(path, value, said):
-    policy = read_policy(GATEWAY)
+    policy = read_policy(GATEWAY | {"reservations_exceed": "fallback"})
     before = str(policy.document)
     with pytest.raises(ConfigError, match=re.escape(said)):
         policy.with_settings({path: value})

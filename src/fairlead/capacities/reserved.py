@@ -9,8 +9,18 @@ lower classes never hold back higher ones; one in use stops being held.  A hold 
 demand: nothing waiting, nothing running, and `linger` seconds gone since either.  A promoted ticket ignores holds,
 never the total.
 
-    desired[c]   = min(total, max(floor[c], ⌈share[c] · total⌉))       shares are decimals: 0.07 of 100 is 7
-    reserved     = desired, granted from the highest class down while slots last
+    asked[c]     = min(total, max(floor[c], ⌈share[c] · total⌉))       shares are decimals: 0.07 of 100 is 7
+    reserved     = asked, granted from the highest class down while slots last
+
+Slots that are lost for a while are lost from the lowest class up: an outage is when the highest class needs its
+reservation most.  A table that asks for more than there ever is would by the same rule leave the lower classes nothing
+for good.  So where the number of slots is *declared*, what is asked of so many is first scaled into them:
+
+    scaled[c]    = ⌊asked[c] · declared / Σ asked⌋              Σ scaled ≤ declared, since each is rounded down
+
+and of the slots that rounding left, each class that would get none gets one, the highest first.  With fewer slots than
+declared, `reserved` is the smaller of `asked` and `scaled`, granted from the highest class down; slots beyond what is
+declared count as declared.
 """
 
 from __future__ import annotations
@@ -27,6 +37,26 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
 
     from fairlead.core.ticket import Ticket
+
+
+def scaled(asked: Sequence[int], total: int) -> tuple[int, ...]:
+    """Scale reservations, lowest class first, into so many slots; what fits stays as it is.
+
+    >>> scaled((0, 7, 64, 32), 64)
+    (0, 4, 39, 19)
+    >>> scaled((0, 1, 5, 5), 5)
+    (0, 1, 2, 2)
+    """
+    wanted = sum(asked)
+    if wanted <= total:
+        return tuple(asked)
+    kept = [one * total // wanted for one in asked]
+    spare = total - sum(kept)
+    for rank in reversed(range(len(kept))):
+        if spare and asked[rank] and not kept[rank]:
+            kept[rank] = 1
+            spare -= 1
+    return tuple(kept)
 
 
 class Reserved(Capacity):
@@ -51,7 +81,7 @@ class Reserved(Capacity):
     ) -> None:
         count = len(floors)
         self.name = name
-        self.total = 0
+        self.total = self.declared = 0
         self._set(floors, shares, linger, lend, count)
         self.inflight = [0] * count
         self.waiting = [0] * count
@@ -64,7 +94,7 @@ class Reserved(Capacity):
         self._holds = [holds[rank:] for rank in range(count)]
         self.used = 0
         self.resize(total)
-        if (wanted := sum(self._desired)) > total > 0:
+        if (wanted := sum(self.asked)) > total > 0:
             raise ConfigError(
                 f"reservations need {wanted} slots but the capacity is {total}; lower floors or shares"
             )
@@ -106,22 +136,29 @@ class Reserved(Capacity):
     ) -> None:
         """Change what is reserved; what no longer fits is cut, lowest class first."""
         self._set(floors, shares, linger, lend, len(self.inflight))
-        self.resize(self.total)
+        self.resize(self.total, self.declared)
 
-    def resize(self, total: int) -> None:
-        """Change the number of slots; reservations follow, highest class first when they no longer fit."""
-        if type(total) is not int or total < 0:
-            raise ConfigError(
-                f"the number of slots must be a whole number, 0 or more; got {total!r}"
-            )
-        self.total = left = total
-        self._desired = [
+    def _asked_of(self, total: int) -> tuple[int, ...]:
+        return tuple(
             min(total, max(floor, ceil(share * total)))
             for floor, share in zip(self._floors, self._shares, strict=True)
-        ]
-        reserved = []
-        for desired in reversed(self._desired):
-            reserved.append(min(desired, left))
+        )
+
+    def resize(self, total: int, declared: int = 0) -> None:
+        """Change the number of slots, and how many are declared, 0 for none; reservations follow."""
+        for slots in (total, declared):
+            if type(slots) is not int or slots < 0:
+                raise ConfigError(
+                    f"the number of slots must be a whole number, 0 or more; got {slots!r}"
+                )
+        self.total, self.declared = total, declared
+        self.asked = kept = self._asked_of(total)
+        if declared:
+            most = max(total, declared)
+            kept = scaled(self._asked_of(most), most)
+        reserved, left = [], total
+        for asked, most in zip(reversed(self.asked), reversed(kept), strict=True):
+            reserved.append(min(asked, most, left))
             left -= reserved[-1]
         self.reserved = tuple(reversed(reserved))
         # The most that classes above could hold: with more than that free, nobody need look what they do.

@@ -81,7 +81,7 @@ def about() -> None:
 
 
 def _summary(loaded: Loaded) -> list[str]:
-    from fairlead.gateway.reservations import Table, pools
+    from fairlead.gateway.reservations import Table, by_class, pools
     from fairlead.gateway.settings import CLASSES
 
     settings = loaded.settings
@@ -96,7 +96,9 @@ def _summary(loaded: Loaded) -> list[str]:
     table = Table(scheduler.classes)
     for pool in pools(settings):
         if pool.capacity is not None:
-            lines.append(f"{pool.name} is {pool.capacity}; {_said(table.fitting(pool.capacity))}")
+            asked, fitting = table.need(pool.capacity), table.fitting(pool.capacity)
+            scaled = f" ({sum(fitting)} of {asked} asked for)" if asked > pool.capacity else ""
+            lines.append(f"{pool.name} is {pool.capacity}; reserved: {by_class(fitting)}{scaled}")
         else:
             lines.append(f"{pool.name} is known at run time; {_needed(table)}")
     if len(lines) == 1:
@@ -110,13 +112,6 @@ def _summary(loaded: Loaded) -> list[str]:
             f"{', preempts' if entry.can_preempt else ''}"
         )
     return lines + [f"warning: {warning}" for warning in loaded.warnings]
-
-
-def _said(reserved: tuple[int, ...]) -> str:
-    from fairlead.gateway.settings import CLASSES
-
-    parts = [f"{name} {slots}" for name, slots in zip(CLASSES, reserved, strict=True)]
-    return f"reserved: {', '.join(reversed(parts))}"
 
 
 def _needed(table: Any) -> str:

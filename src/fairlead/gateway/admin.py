@@ -59,7 +59,10 @@ class Admin(Application):
         problems = list(self._admission.problems)
         if problems:
             return answer({"status": "degraded", "problems": problems})
-        return answer({"status": "ok"})
+        said: dict[str, Any] = {"status": "ok"}
+        if short := self._admission.shortages():
+            said["reservations"] = short
+        return answer(said)
 
     async def _metrics(self, scope: Scope, receive: Receive) -> Answer:
         body, media = self._admission.metrics.render()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fairlead.core import Ticket
     from fairlead.gateway.asking import Asker, Said
     from fairlead.gateway.exchange import Exchange
+    from fairlead.gateway.fleet import Fleet
     from fairlead.gateway.settings import Settings
     from fairlead.runtime import MakeGates
 
@@ -78,6 +79,8 @@ class Admission:
         self._gates = gates
         self._fleet: Backends | None = None
         self._capacities: Mapping[str, int] = {}
+        self._declared: Mapping[str, int] = {}
+        self._bound: int | None = None
         self._tokens: OrderedDict[bytes, int] = OrderedDict()
         self.pools: dict[str, Pool] = {}
         self.everyones: Pool | None = None  # where it depends on no model who may run a request
@@ -93,15 +96,15 @@ class Admission:
             logger.error("%s", line)
         if self.problems:
             logger.error(
-                "the priority scheduler is OFF: %d problem(s) in %s; a plain limiter of %d requests runs instead",
+                "the priority scheduler is OFF: %d problem(s) in %s; a plain limiter of %d requests, "
+                "or of what the upstreams are declared to take if that is less, runs instead",
                 len(self.problems),
                 loaded.source,
-                loaded.settings.fallback.max_concurrent_requests,
+                self._limit,
             )
         for warning in loaded.warnings:
             logger.warning("%s", warning)
-        slots = self.settings.capacity
-        self.set_capacities({ONLY: self._limit if slots is None else slots})
+        self.set_capacities({ONLY: self._own_slots()})
 
     def _apply(self, loaded: Loaded) -> None:
         self.loaded = loaded
@@ -135,8 +138,7 @@ class Admission:
         for pool in self.pools.values():
             pool.retune(self.tuning)
         if self._fleet is None:
-            slots = loaded.settings.capacity
-            self._capacities = {ONLY: self._limit if slots is None else slots}
+            self._capacities = {ONLY: self._own_slots()}
         self.set_capacities(self._capacities)
 
     # Pools
@@ -146,13 +148,17 @@ class Admission:
         self._fleet = fleet
         self.set_capacities({})
 
+    def follow_fleet(self, fleet: Fleet) -> None:
+        """Follow what a fleet can take now, and what it is declared to take."""
+        self._declared, self._bound = fleet.declared(), fleet.bound()
+        self.set_capacities(fleet.capacities())
+
     def set_capacities(self, capacities: Mapping[str, int]) -> None:
         """Follow the live capacity of each pool; the waiters of a pool that is no more go to where they belong now."""
         self._capacities = capacities
+        declared = self._declared if self._fleet is not None else {ONLY: self._own_slots()}
         if self.plain:
-            # The limiter counts requests, not what upstreams can take; but none can take some.
-            alive = any(capacities.values()) if self._fleet is not None else True
-            capacities = {ONLY: self._limit if alive else 0}
+            capacities, declared = {ONLY: self._limiter(capacities)}, {}
         for name in capacities:
             if name not in self.pools:
                 gate = self._gates(gate_name(name))
@@ -162,7 +168,7 @@ class Admission:
         for name, total in capacities.items():
             pool = self.pools[name]
             pool.on_end = None
-            pool.resize(total, self.ceilings.get(name), taken[name])
+            pool.resize(total, self.ceilings.get(name), taken[name], declared.get(name, 0))
             self._send_away(pool, self._hopeless(pool))
         for pool in gone:
             pool.on_end = self._follow_on
@@ -175,6 +181,25 @@ class Admission:
 
         everywhere = self._fleet is None or not self._fleet.lists_models
         self.everyones = self.pools.get(ONLY) if everywhere else None
+
+    def _own_slots(self) -> int:
+        """Return how many slots there are without a fleet."""
+        slots = self.settings.capacity
+        return self._limit if slots is None else slots
+
+    def _limiter(self, capacities: Mapping[str, int]) -> int:
+        """Return how many requests the plain limiter lets run: never more than is declared."""
+        bounds = [self._limit]
+        if self._fleet is not None:
+            if not any(capacities.values()):
+                return 0
+            if self._bound is not None:
+                bounds.append(self._bound)
+        # A limit that was asked for by name, and not as a stand-in, is the more particular of the two.
+        meant = "max_concurrent_requests" in self.settings.fallback.model_fields_set
+        if self.problems or not meant:
+            bounds.append(self._own_slots())
+        return min(bounds)
 
     def _follow_on(self) -> None:
         self.set_capacities(self._capacities)
@@ -203,6 +228,15 @@ class Admission:
         for waiter in waiters:
             if waiter.state is WITHDRAWN:  # a verb tells of others, not of those it was given
                 waiter.told()  # type: ignore[attr-defined]
+
+    def shortages(self) -> list[dict[str, Any]]:
+        """Describe each pool whose reservations ask for more than they have."""
+        found = ((pool.name, pool.shortage()) for pool in self.pools.values())
+        return [
+            {"pool": gate_name(name), **shortage._asdict()}
+            for name, shortage in found
+            if shortage is not None
+        ]
 
     def limit(self, name: str, ceiling: int | None) -> None:
         """Use no more slots of a pool than this, whatever upstreams can take; None to use all again."""

@@ -18,12 +18,12 @@ import aiohttp
 
 from fairlead.errors import Misuse
 from fairlead.gateway import settings as described
-from fairlead.gateway.reservations import ONLY, connected, pool_name
+from fairlead.gateway.reservations import ONLY, connected, declared, pool_name
 from fairlead.gateway.upstream import Upstream, look
 from fairlead.gateway.values import MOST_SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
 LOST_INTERVAL = 1.0  # seconds between looks at a backend that is down, at most
 
@@ -108,14 +108,34 @@ class Fleet:
 
     def capacities(self) -> dict[str, int]:
         """Count the slots of each pool that can be used now."""
-        slots = {
-            name: sum(upstream.capacity for upstream in members if upstream.usable)
-            for name, members in self._pools.items()
-        }
+        return {name: self._slots(members) for name, members in self._pools.items()}
+
+    def _slots(self, members: Iterable[Upstream]) -> int:
+        """Add up what backends take; a `capacity` for all of them stands in for those that have not said."""
+        usable = [upstream for upstream in members if upstream.usable]
+        total = sum(upstream.capacity for upstream in usable)
         fixed = self._settings.capacity
-        if fixed is not None and self._settings.pool_by is None and slots[ONLY]:
-            slots[ONLY] = fixed
-        return {name: min(count, MOST_SLOTS) for name, count in slots.items()}
+        if fixed is not None and self._settings.pool_by is None and total:
+            total = fixed if any(one.bound is None for one in usable) else min(fixed, total)
+        return min(total, MOST_SLOTS)
+
+    def declared(self) -> dict[str, int]:
+        """Count the slots that the configuration declares for each pool, up or down; 0 where it leaves them open."""
+        fixed = None if self._settings.pool_by is not None else self._settings.capacity
+        slots = {}
+        for name, members in self._pools.items():
+            total = declared(members)
+            if fixed is not None and members:
+                total = fixed if total is None else min(fixed, total)
+            slots[name] = total or 0
+        return slots
+
+    def bound(self) -> int | None:
+        """Return how many calls all usable backends take together; None if one of them has not said."""
+        usable = [one for one in self._upstreams.values() if one.usable]
+        if any(one.bound is None for one in usable):
+            return None
+        return sum(one.capacity for one in usable)
 
     @property
     def empty(self) -> bool:
@@ -272,7 +292,7 @@ class Fleet:
         """Tell what others follow: the slots, who is down, and whether models matter."""
         every = self._upstreams.values()
         down = [one.url for one in every if not (one.healthy or one.awaited)]
-        return self.capacities(), down, self.lists_models
+        return self.capacities(), self.bound(), down, self.lists_models
 
     def _regroup(self) -> None:
         members = list(self._upstreams.values())

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from fairlead.documents import loading
 from fairlead.documents.advice import Adviser
 from fairlead.documents.reading import Node, Problem, digest_of, written
-from fairlead.gateway.reservations import refusals
+from fairlead.gateway.reservations import refusals, shortages
 from fairlead.gateway.settings import (
     CLASSES,
     INTERACTIVE,
@@ -187,6 +187,8 @@ def warnings_of(settings: Settings) -> tuple[str, ...]:
             "default_max_class: system means interactive; system needs an explicit max_class: system "
             "in a tenant's policy"
         )
+    if not refusals(settings):
+        found += shortages(settings)
     if settings.capacity is not None and settings.pool_by and settings.upstreams:
         found.append("capacity is not used with pool_by: each pool has what its upstreams have")
     ceilings = [policy.max_class for policy in scheduler.tenant_policies.values()]

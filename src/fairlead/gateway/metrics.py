@@ -55,7 +55,8 @@ GAUGES = {
     "inflight": "Requests that hold a slot.",
     "queue_depth": "Requests that wait.",
     "queue_limit": "Requests that may wait.",
-    "reserved": "Slots reserved, after clamping and before lending.",
+    "reserved": "Slots reserved, after scaling and before lending.",
+    "reserved_asked": "Slots that reservations ask for, before scaling.",
     "class_pressure": "How near a class is to its limits, 0 to 1.",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlead.capacities import Both, Reserved
 from fairlead.core import Change, Gate
+from fairlead.gateway.reservations import by_class, gate_name
 from fairlead.gateway.settings import CLASSES, DEFAULT
 from fairlead.gateway.tenants import highest_ceiling
 from fairlead.policies import Classes, FairQueue, Level
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from fairlead.gateway.settings import Settings
     from fairlead.gateway.sharing import Sharing
     from fairlead.runtime import MakeGate
+
+log = logging.getLogger("fairlead.gateway")
 
 LONGEST_RETRY = 60  # seconds a client is asked to stay away, at most
 
@@ -115,7 +119,16 @@ class Reading(NamedTuple):
     queue_depth: int
     queue_limit: int
     reserved: int
+    reserved_asked: int
     class_pressure: float
+
+
+class Shortage(NamedTuple):
+    """How many slots reservations ask for, how many they have, and of how many in all."""
+
+    asked: int
+    reserved: int
+    slots: int
 
 
 class Pool:
@@ -132,7 +145,6 @@ class Pool:
         self._sharing = sharing
         self.tuning = tuning
         self.policy = Lines(*tuning.levels, budget=tuning.budget, name="classes")
-        # Reservations were checked against configured capacity; what lives may always be less.
         self.capacity = Reserved(
             0, tuning.floors, tuning.shares, linger=tuning.linger, lend=tuning.lend
         )
@@ -146,6 +158,7 @@ class Pool:
             sharing.join(name, lent, self.runtime)
         self.finished: deque[float] = deque(maxlen=64)
         self.read_ahead = 0  # bytes of the bodies of those who wait
+        self.short = False  # reservations ask for more than backends report
         self.slots = 0  # whether or not they are free to be used here yet
         self.on_end: Callable[[], None] | None = None  # for whoever waits until it has drained
         self._weigh()
@@ -154,14 +167,36 @@ class Pool:
         for level in self.tuning.levels:
             self.runtime.adjust(Change(level.name, "set_weights", (self.tuning.weights,)))
 
-    def resize(self, total: int, ceiling: int | None = None, taken: int = 0) -> None:
-        """Follow the fleet, up to an operator's ceiling and less what others run there; what may start now starts."""
+    def resize(
+        self, total: int, ceiling: int | None = None, taken: int = 0, declared: int = 0
+    ) -> None:
+        """Follow the fleet, up to an operator's ceiling and less what others run there; what may start now starts.
+
+        Reservations are scaled into what is `declared`; where nothing is, 0, they are cut to what there is.
+        """
         self.slots = total if ceiling is None else min(total, ceiling)
         free = max(0, self.slots - taken)
-        if free != self.capacity.total:
-            self.runtime.adjust(Change("slots", "resize", (free,)))
+        if (free, declared) != (self.capacity.total, self.capacity.declared):
+            self.runtime.adjust(Change("slots", "resize", (free, declared)))
+        self._warn_if_short(declared)
         if self._sharing is not None:
             self._sharing.resize(self.name, total)
+
+    def _warn_if_short(self, declared: int) -> None:
+        """Warn once when backends that tell their capacity themselves tell too little; what is declared was checked."""
+        if declared or not self.slots:
+            return
+        shortage = self.shortage()
+        if shortage is not None and not self.short:
+            log.warning(
+                "reservations of pool %s need %d slots but its upstreams report %d; %d are in force: %s",
+                gate_name(self.name),
+                shortage.asked,
+                shortage.slots,
+                shortage.reserved,
+                by_class(self.capacity.reserved),
+            )
+        self.short = shortage is not None
 
     def retune(self, tuning: Tuning) -> None:
         """Apply other settings to the gate as it stands; whoever waits goes on waiting.
@@ -195,10 +230,16 @@ class Pool:
         capacity = self.capacity
         inflight, depth = capacity.inflight[rank], capacity.waiting[rank]
         limit = self.tuning.levels[rank].queue_limit or 0
-        reserved = capacity.reserved[rank]
+        reserved, asked = capacity.reserved[rank], capacity.asked[rank]
         shared = max(1, capacity.total - sum(capacity.reserved[rank + 1 :]))
         pressure = max(depth / limit if limit else 0.0, (inflight - reserved) / shared, 0.0)
-        return Reading(inflight, depth, limit, reserved, min(1.0, pressure))
+        return Reading(inflight, depth, limit, reserved, asked, min(1.0, pressure))
+
+    def shortage(self) -> Shortage | None:
+        """Return what reservations ask for and what is in force, where that is less."""
+        capacity = self.capacity
+        asked, reserved = sum(capacity.asked), sum(capacity.reserved)
+        return Shortage(asked, reserved, capacity.total) if reserved < asked else None
 
     def utilization(self) -> float:
         """Tell the part of the slots that is in use; above 1 after a shrink."""

@@ -1,5 +1,7 @@
 """Do the reservations fit?  The arithmetic of `fairlead.capacities.Reserved`, asked before anything runs.
 
+Those that do not fit into what is declared are scaled into it; `fallback` and `strict` refuse them instead.
+
     desired[c](n) = min(n, max(floor[c], ⌈share[c] · n⌉))        shares are decimals: 0.07 of 100 is 7
     need(n)       = Σ desired[c](n)                              n slots are enough when need(n) ≤ n
 
@@ -12,15 +14,22 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from fairlead.capacities.reserved import Reserved
+from fairlead.capacities.reserved import scaled
 from fairlead.config import shown
 from fairlead.gateway.settings import CLASSES
 from fairlead.gateway.values import MOST_SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from fairlead.gateway.settings import ClassName, ClassSettings, Settings, Upstream
+
+
+class Declares(Protocol):
+    """What may be declared to take so many calls at once."""
+
+    @property
+    def declared(self) -> int | None: ...
 
 
 class Serves(Protocol):
@@ -41,7 +50,7 @@ class Table:
     >>> from fairlead.gateway.settings import BUILT_IN
     >>> table = Table(BUILT_IN)
     >>> table.need(177), table.enough(1), table.fitting(100)
-    (178, 178, (0, 0, 68, 32))
+    (178, 178, (0, 7, 70, 22))
     """
 
     def __init__(self, classes: Mapping[ClassName, ClassSettings]) -> None:
@@ -61,10 +70,8 @@ class Table:
         return sum(self.desired(capacity))
 
     def fitting(self, capacity: int) -> tuple[int, ...]:
-        """What each class gets: granted from the highest class down while slots last."""
-        slots = Reserved(0, self.floors, self.shares)
-        slots.resize(capacity)
-        return slots.reserved
+        """Return what each class gets of so many declared slots: all that it asks for, or its part in proportion."""
+        return scaled(self.desired(capacity), capacity)
 
     def enough(self, least: int) -> int | None:
         """The smallest capacity, `least` or more, into which the reservations fit; None if there is none."""
@@ -86,7 +93,9 @@ class Pool(NamedTuple):
 def pools(settings: Settings) -> list[Pool]:
     """The pools whose capacity a configuration states, or leaves to run time."""
     if settings.capacity is not None and not (settings.pool_by and settings.upstreams):
-        return [Pool("the capacity", settings.capacity)]
+        least = declared(settings.upstreams) if settings.upstreams else None
+        if least is None or settings.capacity <= least:
+            return [Pool("the capacity", settings.capacity)]
     if not settings.upstreams:
         return []
     if settings.pool_by is None:
@@ -134,31 +143,53 @@ def connected(upstreams: Sequence[Member]) -> list[list[Member]]:
 
 
 def _pool(name: str, members: Sequence[Upstream]) -> Pool:
-    numbers = [upstream.capacity for upstream in members]
-    known = [number for number in numbers if isinstance(number, int)]
-    return Pool(name, sum(known) if len(known) == len(numbers) else None)
+    return Pool(name, declared(members))
+
+
+def declared(members: Iterable[Declares]) -> int | None:
+    """Add up what upstreams are declared to take; None if one of them says so at run time only."""
+    numbers = [member.declared for member in members]
+    known = [number for number in numbers if number is not None]
+    return min(sum(known), MOST_SLOTS) if len(known) == len(numbers) else None
 
 
 def refusals(settings: Settings) -> list[str]:
-    """Say of each pool whose capacity is known what does not fit, and what would."""
-    if not settings.priority_scheduler.enabled:
+    """Return a refusal for each pool whose reservations do not fit, where they are not to be scaled."""
+    if not (settings.strict or settings.priority_scheduler.reservations_exceed == "fallback"):
         return []
-    table = Table(settings.priority_scheduler.classes)
     return [
-        _refusal(table, pool.name, pool.capacity)
-        for pool in pools(settings)
-        if pool.capacity is not None and table.need(pool.capacity) > pool.capacity
+        f"{asked}; lower reserved_floor or reserved_per_slot{raised}; these would fit: {fitting}"
+        for asked, raised, fitting in _exceeding(settings)
     ]
 
 
-def _refusal(table: Table, name: str, capacity: int) -> str:
-    fitting = ", ".join(
-        f"{name} {slots}"
-        for name, slots in reversed(list(zip(CLASSES, table.fitting(capacity), strict=True)))
-    )
-    enough = table.enough(capacity)
-    raised = f", or raise the capacity to {enough}" if enough else " (no capacity is enough)"
-    return (
-        f"reservations need {table.need(capacity)} slots but {name} is {capacity}; "
-        f"lower reserved_floor or reserved_per_slot{raised}; these would fit: {fitting}"
-    )
+def shortages(settings: Settings) -> list[str]:
+    """Return a warning for each pool whose reservations are scaled to fit."""
+    return [
+        f"{asked}; each is scaled down in proportion: {fitting}; "
+        f"to have all of them, lower reserved_floor or reserved_per_slot{raised}"
+        for asked, raised, fitting in _exceeding(settings)
+    ]
+
+
+def _exceeding(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    """Describe each pool whose reservations ask for more than it has: the numbers, the remedy, what fits."""
+    if not settings.priority_scheduler.enabled:
+        return
+    table = Table(settings.priority_scheduler.classes)
+    for name, capacity in pools(settings):
+        if capacity is None or (need := table.need(capacity)) <= capacity:
+            continue
+        enough = table.enough(capacity)
+        raised = f", or raise the capacity to {enough}" if enough else " (no capacity is enough)"
+        asked = f"reservations need {need} slots but {name} is {capacity}"
+        yield asked, raised, by_class(table.fitting(capacity))
+
+
+def by_class(slots: Sequence[int]) -> str:
+    """Write a number for each class, the highest first.
+
+    >>> by_class((0, 4, 39, 19))
+    'system 19, interactive 39, default 4, bulk 0'
+    """
+    return ", ".join(f"{CLASSES[rank]} {slots[rank]}" for rank in reversed(range(len(CLASSES))))

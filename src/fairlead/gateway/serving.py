@@ -79,7 +79,7 @@ class Gateway:
             access.write_refusal(refusal)
 
     def _follow_capacity(self) -> None:
-        self.admission.set_capacities(self.fleet.capacities())
+        self.admission.follow_fleet(self.fleet)
 
     async def __aenter__(self) -> Gateway:
         self.data_listener.bind()
@@ -135,14 +135,21 @@ class Gateway:
         self.proxy.retune(after)
         self.admission.retune(loaded)
         self.fleet.retune(after)
+        self._follow_capacity()  # also where only what is declared has changed
 
     def describe(self) -> str:
         """Say in one line what is served where."""
         count = len(self.fleet.describe())
-        slots = sum(self.fleet.capacities().values())
+        pools = self.admission.pools.values()
+        slots = f"{sum(pool.slots for pool in pools)} slots"
+        short = [shortage for pool in pools if (shortage := pool.shortage()) is not None]
+        if short:
+            asked = sum(one.asked for one in short)
+            reserved = sum(one.reserved for one in short)
+            slots += f", reservations reduced from {asked} to {reserved}"
         return (
             f"fairlead gateway: {self.data_listener.url} → {count} upstream{'s' * (count != 1)}, "
-            f"{slots} slots; admin {self.admin_listener.url}"
+            f"{slots}; admin {self.admin_listener.url}"
         )
 
 

@@ -140,6 +140,8 @@ class PrioritySettings(Model):
     classes: dict[ClassName, ClassSettings] = Field(default_factory=lambda: dict(BUILT_IN))
     tenant_policies: dict[TenantKey, TenantPolicy] = {}
     lend_reservations: Flag = True
+    # What to do with reservations that ask for more slots than are declared.
+    reservations_exceed: Literal["scale", "fallback"] = "scale"
     promotion_budget: Annotated[int, Field(strict=True, ge=1, le=1000)] = 4
 
     @field_validator("classes", mode="before")
@@ -208,6 +210,11 @@ class Upstream(Model):
     models: (
         Annotated[list[Annotated[str, StringConstraints(min_length=1)]], Field(min_length=1)] | None
     ) = None
+
+    @property
+    def declared(self) -> int | None:
+        """How many calls it is declared to take; None where only run time tells."""
+        return self.capacity if isinstance(self.capacity, int) else None
 
 
 class Health(Model):

@@ -82,6 +82,18 @@ class Upstream:
         return self.capacity_rule
 
     @property
+    def declared(self) -> int | None:
+        """How many calls it is declared to take; None where only run time tells."""
+        return self.capacity_rule if isinstance(self.capacity_rule, int) else None
+
+    @property
+    def bound(self) -> int | None:
+        """How many calls it may ever run at once; None while nothing says so."""
+        if self.capacity_rule == "reported" and self.reported is None:
+            return None
+        return self.capacity
+
+    @property
     def usable(self) -> bool:
         """Whether calls may be sent there."""
         return self.healthy and not self.draining

@@ -49,7 +49,7 @@ class GatewaySite(Site):
 
     def __init__(self, settings: Settings, slots: int) -> None:
         self._pool = Pool("sim", Tuning.of(settings, plain=not settings.priority_scheduler.enabled))
-        self._pool.resize(slots)
+        self._pool.resize(slots, declared=slots)
         super().__init__(self._pool.gate)
         self.slots = slots
         self._ranks: dict[str, int] = {name: rank for rank, name in enumerate(CLASSES)}
@@ -81,7 +81,7 @@ class GatewaySite(Site):
 
 
 def read(draft: Draft, own: Iterable[str]) -> Callable[[], Site] | None:
-    """Read either form; reservations have to fit the slots."""
+    """Read either form; reservations that do not fit the slots are scaled or refused, as a gateway would."""
     if SCHEDULER in draft.plain or "upstreams" in draft.plain:
         settings = draft.read(Settings, without=own, adviser=ADVISER)
         if settings is None:
