@@ -46,7 +46,7 @@ def test_a_valid_file_is_summed_up(file, capsys):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "priority_scheduler is disabled: 256 requests at once, 100 waiting"),
+        ("{}", "priority_scheduler is disabled: 256 requests at once, 100 waiting"),
         ("classes: {}", "no capacity is configured; the reservations need 178 slots or more"),
         (VALID.replace("256", "reported"), "is known at run time; the reservations need 178"),
         ("capacity: 0\npriority_scheduler: {enabled: true}", "is 0; reserved: system 0"),

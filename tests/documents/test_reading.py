@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.documents import reading
+from fairlead.documents.loading import EMPTY
 from fairlead.gateway import loading
 from fairlead.gateway.loading import Loaded, load, load_content
 from fairlead.gateway.settings import BUILT_IN, Settings, json_schema
@@ -27,9 +28,13 @@ def only(text: str | bytes) -> reading.Problem:
     return problem
 
 
-@pytest.mark.parametrize("text", ["", "\n", "# nothing\n", "---\n", "null", "{}", "\ufeff", "~"])
-def test_an_empty_document_is_valid(text):
-    assert read(text)[:2] == (Settings(), ())
+@pytest.mark.parametrize("text", ["", "\n", "# nothing\n", "---\n", "null", "\ufeff", "~"])
+def test_an_empty_document_is_refused(text):
+    assert only(text).message == EMPTY
+
+
+def test_a_document_that_says_nothing_says_so():
+    assert read("{}")[:2] == (Settings(), ())
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.documents.losses import Loss
 from fairlead.documents.watching import Watch
 from fairlead.gateway.loading import Loaded, load, load_content
 from fairlead.testing import run_virtual
 
 GOOD, BETTER, BAD = "capacity: 1\n", "capacity: 2\n", "capacity: x\nlisten: 3\n"
 SOON = 3.0  # what the issue allows
+
+
+def nothing(loaded: Loaded) -> tuple[Loss, ...]:
+    return ()
 
 
 class Rig:
@@ -30,7 +35,9 @@ class Rig:
         self.watch = self.watching()
 
     def watching(self, apply: Callable[[Loaded], None] | None = None) -> Watch[Loaded]:
-        return Watch(self.file, load_content, apply or self.apply, refused=self.refuse)
+        return Watch(
+            self.file, load_content, apply or self.apply, losses=nothing, refused=self.refuse
+        )
 
     def apply(self, loaded: Loaded) -> None:
         assert not loaded.problems
@@ -58,7 +65,7 @@ def test_a_file_that_stays_is_left_alone(rig):
     def refuse(*args: object) -> Loaded:
         raise AssertionError("nothing has changed")
 
-    rig.watch = Watch(rig.file, refuse, rig.apply)
+    rig.watch = Watch(rig.file, refuse, rig.apply, losses=nothing)
 
     async def story() -> None:
         await asyncio.sleep(3600)
@@ -178,11 +185,11 @@ def test_a_file_may_go_and_come_back(rig, caplog):
 
 
 def test_a_file_that_is_being_written_is_left_alone(rig):
-    """Emptied and then filled, as many editors do: an empty document is valid and must not be applied."""
+    """Emptied and then filled, as many editors do: what is there meanwhile is valid and must not be applied."""
 
     async def story() -> None:
         await asyncio.sleep(0.9)
-        rig.file.write_text("")
+        rig.file.write_text("capacity: 3\n")
         await asyncio.sleep(0.2)  # one look has seen it
         rig.file.write_text(BETTER)
         await asyncio.sleep(SOON)
@@ -200,15 +207,15 @@ def test_that_test_catches_a_watch_that_does_not_wait(rig):
             if self._changing:
                 super()._follow()
 
-    rig.watch = Hasty(rig.file, load_content, rig.apply)
+    rig.watch = Hasty(rig.file, load_content, rig.apply, losses=nothing)
     with pytest.raises(AssertionError):
         test_a_file_that_is_being_written_is_left_alone(rig)
-    assert rig.applied == [None, 2]
+    assert rig.applied == [3, 2]
 
 
 def test_a_change_before_the_start_is_not_missed(rig):
     loaded = load(rig.file)
-    rig.watch = Watch(rig.file, load_content, rig.apply, since=loaded)
+    rig.watch = Watch(rig.file, load_content, rig.apply, losses=nothing, since=loaded)
     rig.file.write_text(BETTER)
 
     async def story() -> None:

@@ -13,7 +13,7 @@ from fairlead.server import service
 from fairlead.server.history import History, Moment
 from fairlead.server.loading import Loaded, load, load_mapping
 from fairlead.server.looking import MOST_FOLLOWERS
-from fairlead.server.running import Followers
+from fairlead.server.running import follow
 from fairlead.server.service import Server
 from tests.server.rig import GATEWAY, HERE, TOKENS, configured, run, served
 
@@ -66,7 +66,7 @@ class Watched:
         loaded = load(str(self.path))
         assert not loaded.problems, loaded.lines
         self.server = Server(loaded, path=str(self.path))
-        self.followers = Followers(self.server, str(self.path), loaded)
+        self.watch = follow(self.server, str(self.path), loaded)
 
     def write(self, said: dict[str, Any]) -> None:
         self.path.write_text(json.dumps(said))
@@ -74,8 +74,7 @@ class Watched:
     def look(self) -> int:
         """Look twice, as is done for a change to count; tell how often one was applied since the start."""
         for _ in range(2):
-            for watch in (self.followers._own, *list(self.followers._named.values())):
-                watch._follow()
+            self.watch.look()
         return self.server.reloads
 
 
@@ -91,7 +90,7 @@ def test_what_is_written_through_the_api_is_applied_once(tmp_path: Path):
             ) as answer:
                 assert answer.status == 200, await answer.text()
             assert watched.look() == 1
-            watched.write({"server": {"listen": HERE}})
+            watched.write({"server": {"listen": HERE}, "flows": {"http": HERE}})
             assert watched.look() == 2
 
     run(test)
@@ -104,20 +103,22 @@ def test_a_file_that_is_named_later_is_followed_and_one_that_is_not_any_more_is_
         watched = Watched(tmp_path, {"server": {"listen": HERE}, "flows": {"http": HERE}})
         inner.write_text("control_points: {a: {concurrency: {max_concurrency: 2}}}")
         async with watched.server:
-            watched.followers.start(asyncio.get_running_loop())
             watched.write(
                 {"server": {"listen": HERE}, "flows": {"http": HERE, "file": "flows.yaml"}}
             )
-            assert watched.look() == 1
-            (named,) = watched.followers._named.values()
-            assert named._timer is not None
+            assert [watched.look(), watched.look()] == [0, 1]  # both files are read twice
             inner.write_text("control_points: {a: {concurrency: {max_concurrency: 3}}}")
             assert watched.look() == 2
-            watched.write({"server": {"listen": HERE}, "flows": {"http": HERE}})
+            point = {"concurrency": {"max_concurrency": 3}}
+            watched.write(
+                {
+                    "server": {"listen": HERE},
+                    "flows": {"http": HERE, "control_points": {"a": point}},
+                }
+            )
             assert watched.look() == 3
-            inner.write_text("control_points: {}")
+            inner.write_text("control_points: {a: {concurrency: {max_concurrency: 4}}}")
             assert watched.look() == 3
-            watched.followers.stop()
 
     run(test)
 

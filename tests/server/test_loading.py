@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.documents.loading import EMPTY
 from fairlead.documents.reading import tree_of_yaml
 from fairlead.server.loading import MOST_PROBLEMS, load, load_content, load_mapping
 from fairlead.server.masking import MARK, NOT_SHOWN, Masks
+from fairlead.server.running import check
 
 HASH = "a" * 64
 BAD = [
@@ -98,11 +100,24 @@ def test_a_document_of_a_door_may_be_a_file(tmp_path: Path):
 
 
 def test_nothing_is_a_configuration_too():
-    for text in (b"", b"server:\n", b"{}"):
+    for text in (b"server:\n", b"{}"):
         loaded = load_content(text, "f")
         assert not loaded.problems
         assert loaded.settings.server.listen == "127.0.0.1:8080"
         assert loaded.demo.traffic is False
+
+
+@pytest.mark.parametrize("text", [b"", b"# server: {}\n", b"---\n", b"\xef\xbb\xbf"])
+def test_an_empty_file_is_no_configuration(tmp_path: Path, text: bytes):
+    path = tmp_path / "fairlead.yaml"
+    path.write_bytes(text)
+    assert load(str(path)).lines == (f"{path}: {EMPTY}",)
+    assert check(str(path)) == 2
+    (tmp_path / "inner.yaml").write_bytes(text)
+    for door in ("gateway", "flows"):
+        path.write_text(f"{door}: {{file: inner.yaml}}\n")
+        (line,) = load(str(path)).lines
+        assert line == f"{path}:1:{len(door) + 4} {door}.file: {tmp_path}/inner.yaml: {EMPTY}"
 
 
 def test_flows_keep_their_listeners_beside_their_limits():

@@ -21,6 +21,10 @@ from fairlead.documents.reading import (
 )
 
 Settings = TypeVar("Settings")
+EMPTY = (
+    "is empty, which no configuration may be: a file that was cut short looks like it; "
+    "write {} for one that says nothing"
+)
 # What was read, what is wrong with it, where it came from.
 Tree = tuple[Node | None, list[Problem], str]
 
@@ -35,16 +39,24 @@ class Loaded(NamedTuple, Generic[Settings]):
     digest: str = ""
 
     @property
+    def files(self) -> tuple[tuple[str, str], ...]:
+        """Other files that were read, with their digests: none."""
+        return ()
+
+    @property
     def lines(self) -> tuple[str, ...]:
         """Each problem on a line: `gateway.yaml:17:3 priority_scheduler.classes.bulk: what is wrong`."""
         return lines_of(self.problems, self.source)
 
 
 def tree_of(content: bytes | Problem, source: str) -> Tree:
-    """Read what a file held, or what `content_of` said of it."""
+    """Read what a file held, or what `content_of` said of it; an empty document is a problem."""
     if isinstance(content, Problem):
         return None, [content], source
-    return *tree_of_yaml(content), source
+    tree, problems = tree_of_yaml(content)
+    if not problems and (tree is None or tree.value is None):
+        problems = [Problem(0, 0, "", EMPTY)]
+    return tree, problems, source
 
 
 def tree_and_digest_of(config: Any) -> tuple[Tree, str]:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fairlead.config import shown
 from fairlead.core.ticket import WITHDRAWN
+from fairlead.documents.losses import losses
 from fairlead.documents.watching import Watch
 from fairlead.errors import ConfigError
 from fairlead.flows.loading import load, load_content
 from fairlead.flows.order import policy_of
 from fairlead.flows.parts import Parts
 from fairlead.flows.point import Point
-from fairlead.flows.settings import Settings
+from fairlead.flows.settings import KEEPS, Settings
 from fairlead.flows.signals import PostedSignals
 from fairlead.flows.workloads import Resolver, canonical
 from fairlead.runtime import plain_gates
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from fairlead.core import Gate
+    from fairlead.documents.losses import Loss
     from fairlead.flows.flow import Flow
     from fairlead.flows.loading import Loaded
     from fairlead.flows.settings import ControlPoint
@@ -86,7 +88,7 @@ class Points:
             raise ConfigError("\n".join(loaded.lines))
         made = cls(loaded.settings, gates)
         if isinstance(config, str | os.PathLike):
-            made._watch = Watch(config, load_content, made.retune, since=loaded)
+            made._watch = Watch(config, load_content, made.retune, losses=made.losses, since=loaded)
         return made
 
     def _point(self, name: str, said: ControlPoint) -> Point:
@@ -121,6 +123,10 @@ class Points:
     def now(self) -> float:
         """Read the clock the gates go by."""
         return time.monotonic()
+
+    def losses(self, loaded: Loaded) -> tuple[Loss, ...]:
+        """Find what other settings would lose that these have."""
+        return losses(self.settings, loaded.settings, KEEPS)
 
     def retune(self, loaded: Loaded) -> None:
         """Follow other settings; whoever waits goes on waiting, at a new gate where the old one cannot be changed."""

@@ -222,6 +222,13 @@ class FlowServer:
         return f"fairlead flows: {'; '.join(where)}; {count} control point{'s' * (count != 1)}"
 
 
+def follow(
+    server: FlowServer, config: str | os.PathLike[str], since: Loaded | None
+) -> Watch[Loaded]:
+    """Have a service follow its file."""
+    return Watch(config, load_content, server.retune, losses=server.flows.losses, since=since)
+
+
 async def serve(
     server: FlowServer,
     stop: asyncio.Event,
@@ -231,7 +238,7 @@ async def serve(
     started: Callable[[FlowServer], None] = lambda server: None,
 ) -> None:
     """Serve until told to stop; with `watch`, follow that file."""
-    following = None if watch is None else Watch(watch, load_content, server.retune, since=since)
+    following = None if watch is None else follow(server, watch, since)
     await process.serve(server, stop, following=following, on_started=started)
 
 
@@ -261,7 +268,7 @@ def run(
         return process.run(
             lambda: server,
             name="fairlead flows",
-            following=lambda server: Watch(config, load_content, server.retune, since=loaded),
+            following=lambda server: follow(server, config, loaded),
         )
 
 

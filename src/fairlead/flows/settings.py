@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_core import SchemaError
 
 from fairlead.config import seconds, shown
+from fairlead.documents.losses import EACH, Keep
 from fairlead.documents.values import Duration, DurationOrZero, Flag, Model, RedisUrl
 from fairlead.errors import ConfigError
 from fairlead.flows.controllers import SHORTEST_PERIOD
@@ -306,3 +307,20 @@ class Settings(Model):
 
     redis: RedisUrl | None = Field(default=None, repr=False)
     control_points: dict[Name, ControlPoint] = {}
+
+
+def limits(given: Any) -> bool:
+    """Tell whether a limit is there and in force: a dry run lets everything pass."""
+    return given is not None and not getattr(given, "dry_run", False)
+
+
+# What a reload may not lose: flows at a control point that is not there, or has no limit, all pass.
+KEEPS = (
+    Keep(("control_points", EACH), "the control point"),
+    Keep(
+        ("control_points", EACH),
+        "the last limit of the control point",
+        ("quota", "concurrency", "load"),
+        limits,
+    ),
+)

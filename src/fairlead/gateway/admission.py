@@ -8,11 +8,13 @@ from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fairlead.core.ticket import MOVED, WITHDRAWN
+from fairlead.documents.losses import losses
 from fairlead.gateway import priority
 from fairlead.gateway.loading import Loaded, load
 from fairlead.gateway.metrics import Metrics
 from fairlead.gateway.pool import Pool, Tuning
 from fairlead.gateway.reservations import ONLY, gate_name
+from fairlead.gateway.settings import KEEPS
 from fairlead.gateway.sharing import Sharing
 from fairlead.gateway.tenants import Tenants
 from fairlead.runtime import plain_gates
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from fairlead.core import Ticket
+    from fairlead.documents.losses import Loss
     from fairlead.gateway.asking import Asker, Said
     from fairlead.gateway.exchange import Exchange
     from fairlead.gateway.fleet import Fleet
@@ -129,8 +132,19 @@ class Admission:
         self.tenants.forget()
         self.askers.clear()
 
+    def losses(self, loaded: Loaded) -> tuple[Loss, ...]:
+        """Find what other settings would lose that these have."""
+        return losses(self.settings, loaded.settings, KEEPS)
+
     def retune(self, loaded: Loaded) -> None:
         """Apply other settings without dropping anybody who waits."""
+        scheduler = loaded.settings.priority_scheduler
+        if self.settings.priority_scheduler.enabled and not scheduler.enabled:
+            logger.warning(
+                "priority_scheduler.enabled is no longer true: without classes the plain limiter admits, "
+                "%d requests at once",
+                loaded.settings.fallback.max_concurrent_requests,
+            )
         if loaded.settings.shared_capacity != self.settings.shared_capacity:
             logger.warning("shared_capacity changes only when the gateway starts anew")
         self._apply(loaded)

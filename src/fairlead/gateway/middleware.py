@@ -64,6 +64,7 @@ class PriorityMiddleware:
                 config,
                 load_content,
                 self.admission.retune,
+                losses=self.admission.losses,
                 since=self.admission.loaded,
                 refused=self.admission.metrics.count_refused_reload,
             )

@@ -156,7 +156,14 @@ class Gateway:
 def follow(gateway: Gateway, loaded: Loaded, config: str | os.PathLike[str]) -> Watch[Loaded]:
     """Have a gateway follow its file."""
     count = gateway.admission.metrics.count_refused_reload
-    return Watch(config, load_content, gateway.retune, since=loaded, refused=count)
+    return Watch(
+        config,
+        load_content,
+        gateway.retune,
+        losses=gateway.admission.losses,
+        since=loaded,
+        refused=count,
+    )
 
 
 async def serve(

@@ -18,6 +18,7 @@ from pydantic import (
 
 from fairlead.config import shown
 from fairlead.documents.addresses import is_loopback
+from fairlead.documents.losses import Keep
 from fairlead.documents.values import (
     Address,
     Digest,
@@ -307,6 +308,13 @@ class Settings(Model):
         if twice:
             raise ValueError(f"each upstream may be listed once; twice: {', '.join(twice)}")
         return given
+
+
+# What a reload may not lose: without the token anybody on this machine has the admin port, without backends all is 503.
+KEEPS = (
+    Keep(("admin", "token"), "the token of the admin port"),
+    Keep(("upstreams",), "all backends"),
+)
 
 
 def json_schema() -> dict[str, Any]:

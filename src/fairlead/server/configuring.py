@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import StringConstraints
 
+from fairlead.config import shown
+from fairlead.documents.losses import told
 from fairlead.documents.reading import MOST_BYTES, content_of, tree_of_yaml
 from fairlead.documents.reading import Problem as Fault
 from fairlead.server.api import CALLER, Deed
-from fairlead.server.loading import load_content
+from fairlead.server.loading import MOST_PROBLEMS, load_content
 from fairlead.server.masking import NOT_SHOWN, Masks
 from fairlead.serving.access import LOCAL, Role
 from fairlead.serving.http import Answer, Body, Problem, answer, read_query, read_strictly
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from fairlead.serving.http import Receive, Scope
 
 LARGEST_BODY = 2 * MOST_BYTES
+LossPath = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 NOT_VALID = "a secret in here is not valid; write it anew (a number needs quotes)"
 
 
@@ -34,6 +37,12 @@ class NewText(Body):
     """A whole configuration, as YAML; secrets that were shown as marks may stay marks."""
 
     text: Annotated[str, StringConstraints(max_length=MOST_BYTES)]
+
+
+class ChangedText(NewText):
+    """A whole configuration to follow; `allow_loss` are the paths of what it may lose."""
+
+    allow_loss: tuple[LossPath, ...] = ()
 
 
 class Judged(NamedTuple):
@@ -64,7 +73,7 @@ class Configuring:
             Deed("POST", "/api/v1/config/validate", Role.OPERATOR, "Judge a configuration",
                  self.validate, takes=NewText),
             Deed("PUT", "/api/v1/config", Role.ADMIN, "Write a configuration, and follow it",
-                 self.write, takes=NewText, conflict="application/problem+json"),
+                 self.write, takes=ChangedText, conflict="application/problem+json"),
         ]
         # fmt: on
 
@@ -83,7 +92,7 @@ class Configuring:
 
     async def write(self, scope: Scope, receive: Receive) -> Answer:
         read_query(scope, ())
-        asked = await read_strictly(scope, receive, NewText, largest=LARGEST_BODY)
+        asked = await read_strictly(scope, receive, ChangedText, largest=LARGEST_BODY)
         path = self._server.path
         if path is None:
             detail = (
@@ -95,6 +104,7 @@ class Configuring:
             if judged.problems or judged.loaded is None:
                 said = f"the configuration has {len(judged.problems)} problems; nothing was changed"
                 raise Problem(422, "bad_config", said, problems=_told(judged.problems))
+            self._refuse_losses(judged.loaded, asked.allow_loss)
             try:
                 await asyncio.to_thread(_replace, Path(path), judged.text)
             except OSError as error:
@@ -103,6 +113,20 @@ class Configuring:
             notes = self._server.retune(judged.loaded)
         self._server.audit(scope.get(CALLER, LOCAL).name, f"wrote {path}")
         return answer({"path": path, "problems": [], "notes": notes})
+
+    def _refuse_losses(self, loaded: Loaded, allowed: Sequence[str]) -> None:
+        if strange := self._server.strange_losses(allowed):
+            said = ", ".join(map(shown, strange[:MOST_PROBLEMS]))
+            detail = f"allow_loss names what no configuration of this server can lose: {said}; nothing was changed"
+            raise Problem(422, "bad_allow_loss", detail)
+        if lost := self._server.losses(loaded, allowed):
+            detail = (
+                f"the configuration would lose {told(lost)}; nothing was changed.  To lose it on purpose, "
+                "send the paths in allow_loss"
+            )
+            problems = [Fault(0, 0, one.path, f"would be lost: {one.what}") for one in lost]
+            paths = [one.path for one in lost]
+            raise Problem(422, "would_lose", detail, problems=_told(problems), losses=paths)
 
     async def _judged_apart(self, text: str) -> Judged:
         async with self._judging:

@@ -83,6 +83,10 @@ class HostedFlows(Hosted):
         """Tell of checks."""
         return self.server.left()
 
+    @property
+    def settings(self) -> Any:
+        return self.server.flows.settings
+
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow other limits; whoever waits goes on waiting."""
         if loaded.flows is None:

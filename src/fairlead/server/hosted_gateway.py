@@ -67,6 +67,10 @@ class HostedGateway(Hosted):
         """Tell of requests."""
         return self.gateway.left()
 
+    @property
+    def settings(self) -> Any:
+        return self.gateway.admission.settings
+
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow another configuration with everybody who waits."""
         if loaded.gateway is None:

@@ -91,6 +91,11 @@ class HostedStreams(Hosted):
         """What ran is not committed."""
         return "what ran is read again by the next owner"
 
+    @property
+    def settings(self) -> StreamsSettings | None:
+        """The section it runs by; None for the demonstration's stream."""
+        return self._settings
+
     def retune(self, loaded: Loaded) -> list[str]:
         """A stream app is code: it changes at a start."""
         if loaded.settings.streams != self._settings:

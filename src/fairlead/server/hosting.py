@@ -78,6 +78,11 @@ class Hosted(ABC):
         """Say what would be left undone if the process ended now."""
         return "nothing"
 
+    @property
+    def settings(self) -> Any:
+        """The settings in force, whatever a configuration has said since; None if no section need keep the door."""
+        return self
+
     @abstractmethod
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow another configuration; tell what of it needs a new start."""

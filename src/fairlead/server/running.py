@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from io import StringIO
 from pathlib import Path
@@ -38,47 +37,19 @@ class Prepared(NamedTuple):
     lines: tuple[str, ...]  # to tell when it starts
 
 
-class Followers:
-    """Looks at the configuration file and at those it names; a change of any reads all of it again."""
-
-    def __init__(self, server: Server, path: str, loaded: Loaded) -> None:
-        self._server, self._path = server, path
-        self._loop: asyncio.AbstractEventLoop | None = None
-        refused = server.count_refused_reload
-        self._own = Watch(path, load_content, server.retune, since=loaded, refused=refused)
-        self._named: dict[str, Watch[Loaded]] = {}
-        self._know(loaded)
-        server.on_retuned = self._know
-
-    def _know(self, loaded: Loaded) -> None:
-        """Look for changes since this one, at the files that it names."""
-        self._own.know(loaded.digest)
-        files = dict(loaded.files)
-        for file in self._named.keys() - files.keys():
-            self._named.pop(file).stop()
-        for file, digest in files.items():
-            if file not in self._named:
-                self._named[file] = self._watch(file)
-            self._named[file].know(digest)
-            if self._loop is not None:
-                self._named[file].start(self._loop)
-
-    def _watch(self, file: str) -> Watch[Loaded]:
-        server, path = self._server, self._path
-        refused = server.count_refused_reload
-        return Watch(file, lambda content, source: load(path), server.retune, refused=refused)
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to look."""
-        self._loop = loop
-        for watch in (self._own, *self._named.values()):
-            watch.start(loop)
-
-    def stop(self) -> None:
-        """Look no more."""
-        self._loop = None
-        for watch in (self._own, *self._named.values()):
-            watch.stop()
+def follow(server: Server, path: str, loaded: Loaded) -> Watch[Loaded]:
+    """Have a server follow its configuration file, and the files that are named in it."""
+    watch = Watch(
+        path,
+        load_content,
+        server.retune,
+        losses=server.losses,
+        since=loaded,
+        refused=server.count_refused_reload,
+        on_purpose="restart, or PUT /api/v1/config with allow_loss, to lose it on purpose",
+    )
+    server.on_retuned = watch.know
+    return watch
 
 
 def prepared(config: str | None, *, listen: str | None = None, shows: bool = True) -> Prepared:
@@ -155,7 +126,7 @@ def run(config: str | None, *, listen: str | None = None, shows: bool = True) ->
             return run_service(
                 lambda: _server(ready),
                 name="fairlead serve",
-                following=lambda server: _followers(server, ready),
+                following=lambda server: _following(server, ready),
                 tell=tell,
                 complain=complain,
             )
@@ -176,5 +147,5 @@ def _server(ready: Prepared) -> Server:
         raise
 
 
-def _followers(server: Server, ready: Prepared) -> Followers | None:
-    return None if ready.path is None else Followers(server, ready.path, ready.loaded)
+def _following(server: Server, ready: Prepared) -> Watch[Loaded] | None:
+    return None if ready.path is None else follow(server, ready.path, ready.loaded)

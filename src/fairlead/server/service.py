@@ -22,6 +22,7 @@ from fairlead.server.doors import doors_of
 from fairlead.server.history import INTERVAL, History
 from fairlead.server.job_deeds import JobDeeds
 from fairlead.server.looking import Looking
+from fairlead.server.losses import DOORS, Keeping, Settings, settings_of
 from fairlead.server.metrics import Families
 from fairlead.server.snapshots import Decisions, snapshot_of
 from fairlead.serving.access import Access, Role, Token
@@ -30,8 +31,9 @@ from fairlead.serving.limits import Limits
 from fairlead.serving.listener import Listener, Tls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from fairlead.documents.losses import Loss
     from fairlead.server.hosting import Hosted, View
     from fairlead.server.loading import Loaded
     from fairlead.server.settings import Demo, ServerSettings
@@ -94,6 +96,7 @@ class Server:
 
             self._tracing = Tracing(self.feed, settings.otel)
         self._sampling: asyncio.Task[None] | None = None
+        self._keeping = Keeping()
         self._hurried = asyncio.Event()
         self._ends: dict[asyncio.Task[None], Hosted] = {}
         # Told of each configuration that is followed now, whoever brought it.
@@ -237,10 +240,25 @@ class Server:
 
     # Following a changed configuration
 
+    def _in_force(self) -> Settings:
+        """The settings of the doors that run, and of the server."""
+        doors = {door.kind: door.settings for door in self.doors if door.kind in DOORS}
+        return Settings(self.loaded.settings.server, **doors)
+
+    def losses(self, loaded: Loaded, allowed: Iterable[str] = ()) -> tuple[Loss, ...]:
+        """Find what a configuration would lose of what is in force, beside what is allowed."""
+        after = settings_of(demo.with_upstream(loaded, self.upstream))
+        return self._keeping.losses(self._in_force(), after, allowed)
+
+    def strange_losses(self, allowed: Iterable[str]) -> list[str]:
+        """Find paths among those allowed that nothing here could have."""
+        return self._keeping.strange(self._in_force(), allowed)
+
     def retune(self, loaded: Loaded) -> list[str]:
         """Follow a valid configuration; what can change only at a start is told, and stays."""
         loaded = demo.with_upstream(loaded, self.upstream)
         before, after = self.loaded.settings, loaded.settings
+        self._keeping.follow(self._in_force(), settings_of(loaded))
         notes = [note for door in self.doors for note in door.retune(loaded)]
         hosted = {door.kind for door in self.doors}
         named = {
