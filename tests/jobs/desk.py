@@ -61,7 +61,12 @@ class Desk:
         return False
 
     async def register(
-        self, name: str, process: str, executors: dict[str, int], lease: float
+        self,
+        name: str,
+        process: str,
+        executors: dict[str, int],
+        lease: float,
+        tasks: list[str] | None = None,
     ) -> dict[str, int]:
         self._check()
         await asyncio.sleep(0)

@@ -942,10 +942,28 @@ class StoreContract:
             told["ocr"].beats,
             False,
             False,
+            None,
         )
         again = await store.register("host-1", "p2", {"ocr": 4}, LEASE)
         assert again["ocr"] not in numbers.values(), "a new start is a new worker"
         assert await store.executors() == {"gpu", "ocr"}
+
+    async def test_workers_know_the_tasks_they_were_registered_with_until_they_know_others(
+        self, store: Store
+    ):
+        await store.register("v", "p1", {"ocr": 1}, LEASE)
+        ours = await store.register("w", "p2", {"ocr": 1, "gpu": 1}, LEASE, ["b", "a"])
+        none = await store.register("x", "p3", {"ocr": 1}, LEASE, [])
+
+        async def known() -> list[frozenset[str] | None]:
+            return [row.tasks for row in await store.workers()]
+
+        both = frozenset({"a", "b"})
+        assert await known() == [None, both, both, frozenset()]
+        await store.know([*ours.values()], ["c"])
+        assert await known() == [None, frozenset("c"), frozenset("c"), frozenset()]
+        await store.know([*none.values()], ["it's", 'a "name"'])
+        assert (await known())[-1] == frozenset({"it's", 'a "name"'})
 
     async def test_an_executor_stays_known_when_its_workers_are_gone(self, store: Store):
         numbers = await store.register("w", "p", {"ocr": 1}, LEASE)

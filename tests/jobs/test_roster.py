@@ -18,7 +18,7 @@ class TestPlacing:
     def test_most_free_first_and_own_among_equals(self):
         roster = Roster(LEASE)
         roster.see([worker(1, 1), worker(2, 3), worker(3, 2)], 0.0)
-        assert [roster.place("ocr", (1, n), {3}) for n in range(7)] == [2, 3, 2, 3, 1, 2, None]
+        assert [roster.place("ocr", "t", (1, n), {3}) for n in range(7)] == [2, 3, 2, 3, 1, 2, None]
 
     def test_full_draining_expired_and_foreign_ones_get_nothing(self):
         roster = Roster(LEASE)
@@ -31,24 +31,24 @@ class TestPlacing:
             ],
             0.0,
         )
-        assert roster.place("ocr", (1, 0), ()) == 1
-        assert roster.place("ocr", (1, 1), ()) is None
+        assert roster.place("ocr", "t", (1, 0), ()) == 1
+        assert roster.place("ocr", "t", (1, 1), ()) is None
 
     def test_room_comes_back_once(self):
         roster = Roster(LEASE)
         roster.see([worker(1, 1)], 0.0)
-        assert roster.place("ocr", (1, 0), ()) == 1
+        assert roster.place("ocr", "t", (1, 0), ()) == 1
         roster.release([(1, 0)])
         roster.release([(1, 0)])
-        assert roster.place("ocr", (1, 1), ()) == 1
-        assert roster.place("ocr", (1, 2), ()) is None
+        assert roster.place("ocr", "t", (1, 1), ()) == 1
+        assert roster.place("ocr", "t", (1, 2), ()) is None
 
     def test_what_ran_before_counts(self):
         roster = Roster(LEASE)
         roster.see([worker(1, 2)], 0.0)
         roster.hold([running(0, on=1), running(0, on=1)])
-        assert roster.place("ocr", (1, 1), ()) == 1
-        assert roster.place("ocr", (1, 2), ()) is None
+        assert roster.place("ocr", "t", (1, 1), ()) == 1
+        assert roster.place("ocr", "t", (1, 2), ()) is None
         assert roster.busy() == {"ocr": 2}
 
     def test_slots_of_who_lives(self):

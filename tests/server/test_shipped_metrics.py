@@ -82,6 +82,10 @@ def declared(tmp_path_factory):
         async with served(settings) as client:
             doors = client.server.doors
 
+            @doors[2].jobs.task  # type: ignore[attr-defined]
+            async def work() -> None:
+                """Make the jobs door plan: without tasks it is a view."""
+
             def found():
                 families: list[Any] = [family for door in doors for family in door.families()]
                 return {family.name: set(family._labelnames) for family in families}

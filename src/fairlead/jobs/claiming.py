@@ -42,7 +42,7 @@ class Claimer:
         make = tuple.__new__  # what the record's own maker does, in a third of the time
         for job in jobs:
             dag, node = one = job[:2]
-            worker = roster.place(job.executor, one, own)
+            worker = roster.place(job.executor, job.task, one, own)
             if worker is None:
                 homeless.append(job)
                 continue

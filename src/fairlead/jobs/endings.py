@@ -79,9 +79,9 @@ def cancelled(job: Held, *, ran: float | None = None) -> Ending:
     )
 
 
-def handed_back(job: Held) -> Ending:
-    """Its worker has to stop, or never took it; it costs no attempt and waits for nothing."""
-    return _ending(job, RETRY)
+def handed_back(job: Held, *, delay: float = 0.0) -> Ending:
+    """Its worker has to stop, never took it, or does not know its task; it costs no attempt."""
+    return _ending(job, RETRY, delay=delay)
 
 
 def crashed(job: Held, max_crashes: int) -> Ending:

@@ -272,6 +272,14 @@ class _Case:
                 f"start fairlead worker --executor {row.executor}",
                 None,
             )
+        able = [one for one in workers if not (one.expired or one.draining)]
+        if not any(one.knows(row.task) for one in able):
+            return (
+                "unknown_task",
+                f"is ready, but no worker of {executor} knows task {row.task!r}: "
+                "start one whose application registers it",
+                None,
+            )
         frontier = self.scheduler.frontier if self.scheduler is not None else None
         own, chosen = frontier is not None, False
         if frontier is None:

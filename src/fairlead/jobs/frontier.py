@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from operator import attrgetter
 from sys import intern
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fairlead.core.gate import Change, Gate
 from fairlead.core.ticket import RUNNING, WAITING, Outcome
+from fairlead.jobs.held import Held
 from fairlead.jobs.later import Later
 from fairlead.jobs.orders import Orders
 from fairlead.jobs.reasons import Why, why
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
     from fairlead.jobs.settings import Settings, TenantLimits
 
 LINGER = 60.0  # seconds
+
+
+class Workers(Protocol):
+    """What a frontier asks about the workers."""
+
+    def common(self) -> Mapping[str, frozenset[str]]: ...
+    def free(self, executor: str, task: str) -> int: ...
 
 
 class Frontier:
@@ -66,6 +74,10 @@ class Frontier:
         self.gate = gate(self.orders.lines, self.room)
         self._tickets: dict[int, Ticket] = {}  # waiting and running, by number
         self._later = Later()
+        self._held = Held()
+        self._workers: Workers | None = None
+        self._common: Mapping[str, frozenset[str]] = {}
+        self._fed: dict[tuple[str, str], set[int]] = {}  # held before, and waiting in the gate now
         self._started: list[Ticket] = []
         self._idle: dict[int, float] = {}  # active DAGs of which nothing is here, since when
         self._dropped: set[int] = set()  # active DAGs that have not come back since
@@ -132,7 +144,64 @@ class Frontier:
                 else:
                     later.remove(job.dag, job.node)
         # In order of arrival a line of the old costs little.
-        self._enlist(sorted(arriving.values(), key=attrgetter("ready_at")), now)
+        self._offer(sorted(arriving.values(), key=attrgetter("ready_at")), now)
+
+    # Workers that differ in what they know
+
+    def follow(self, workers: Workers, now: float) -> None:
+        """Note which workers there are and which tasks they know."""
+        self._workers = workers
+        common = workers.common()
+        if common != self._common:
+            self._common = common
+            # Tasks come and go with a deploy: then, and only then, everything that waits is looked at.
+            strange = [
+                ticket
+                for ticket in self._tickets.values()
+                if ticket.state is WAITING and not self._is_common(ticket.work)
+            ]
+            self._withdraw(strange, now)
+            for ticket in strange:
+                self._held.add(ticket.work)
+            known = [job for job in self._held if self._is_common(job)]
+            for job in known:
+                self._held.remove(job.dag, job.node)
+            self._enlist(sorted(known, key=attrgetter("ready_at")), now)
+        self._feed(now)
+
+    def _offer(self, jobs: Sequence[ReadyJob], now: float) -> None:
+        """Let jobs into the gate; jobs that not every worker of their executor knows are held first."""
+        if self._common:
+            for job in jobs:
+                self._held.remove(job.dag, job.node)
+            strange = [job for job in jobs if not self._is_common(job)]
+            if strange:
+                jobs = [job for job in jobs if self._is_common(job)]
+            for job in strange:
+                self._held.add(_lean(job))
+                self._idle.pop(job.dag, None)
+        self._enlist(jobs, now)
+        self._feed(now)
+
+    def _is_common(self, job: ReadyJob) -> bool:
+        common = self._common.get(job.executor)
+        return common is None or job.task in common
+
+    def _feed(self, now: float) -> None:
+        """Let held jobs into the gate, no more of a task than workers that know it have free slots."""
+        if not self._held or self._workers is None:
+            return
+        for kind in self._held.kinds():
+            waiting = {
+                number
+                for number in self._fed.pop(kind, ())
+                if (ticket := self._tickets.get(number)) is not None and ticket.state is WAITING
+            }
+            jobs = self._held.take(kind, self._workers.free(*kind) - len(waiting))
+            waiting.update(number_of((job.dag, job.node)) for job in jobs)
+            if waiting:
+                self._fed[kind] = waiting
+            self._enlist(jobs, now)
 
     def _enlist(self, jobs: Iterable[ReadyJob], now: float) -> None:
         tickets, idle = self._tickets, self._idle
@@ -159,6 +228,7 @@ class Frontier:
                     continue
                 waiting.append(known)
             self._later.remove(job.dag, job.node)
+            self._held.remove(job.dag, job.node)
             ticket = JobTicket(job, job.claimed_at)
             ticket.state = RUNNING
             ticket.started_at = job.claimed_at
@@ -184,9 +254,10 @@ class Frontier:
         if chosen is not None:
             waiting = [ticket for ticket in waiting if ticket.work.node in chosen]
         unclaimed = [ticket for ticket in waiting if ticket.state is RUNNING]
-        for node in self._later.nodes(dag):
-            if chosen is None or node in chosen:
-                self._later.remove(dag, node)
+        for apart in (self._later, self._held):
+            for node in apart.nodes(dag):
+                if chosen is None or node in chosen:
+                    apart.remove(dag, node)
         self._withdraw([ticket for ticket in waiting if ticket.state is WAITING], now)
         for ticket in unclaimed:
             del self._tickets[number_of(id_of(ticket))]
@@ -203,14 +274,17 @@ class Frontier:
 
     def ended(self, ids: Iterable[Id], now: float) -> None:
         """Take room back; what waits is not to be run any more; unknown ids are ignored."""
-        tickets, later = self._tickets, self._later
+        tickets, later, held = self._tickets, self._later, self._held
+        self._feed(
+            now
+        )  # before room is given back: the slots that come free go to the best of all there are
         finished: list[Ticket] = []
         waiting: list[Ticket] = []
         for dag, node in ids:
             number = dag << 32 | node
             ticket = tickets.get(number)
             if ticket is None:
-                if later and later.remove(dag, node):
+                if (later and later.remove(dag, node)) or (held and held.remove(dag, node)):
                     self._note_idle(dag, now)
             elif ticket.state is WAITING:
                 waiting.append(ticket)
@@ -254,6 +328,7 @@ class Frontier:
             and not dags.running(dag)
             and dag not in self.orders.register.cohorts
             and dag not in self._later
+            and dag not in self._held
         ):
             self._idle.setdefault(dag, now)
 
@@ -284,9 +359,8 @@ class Frontier:
         """Let time pass."""
         arrived = list(self._later.take(now))
         if arrived:
-            self._enlist(arrived, now)
-        else:
-            self._note(self.gate.advance(now))
+            self._offer(arrived, now)
+        self._note(self.gate.advance(now))
         self.ended_runs([dag for dag in self._dropped if dag in self._idle], now)
         while self._idle:
             dag, since = next(iter(self._idle.items()))
@@ -341,12 +415,17 @@ class Frontier:
 
     def explain(self, job: Id, now: float) -> Why:
         """Tell why a job does not run."""
+        held = self._held.find(*job)
+        if held is not None:
+            return Why(
+                f"the workers of executor {held.executor!r} that know task {held.task!r} have no free slot"
+            )
         return why(self, self._tickets.get(number_of(job)), self._later.find(*job), now)
 
     @property
     def waiting(self) -> int:
         """How many wait for room."""
-        return self.gate.waiting
+        return self.gate.waiting + len(self._held)
 
     @property
     def running(self) -> int:
@@ -364,7 +443,7 @@ class Frontier:
 
     def waiting_on(self, executor: str) -> int:
         """Tell how many wait for an executor."""
-        return self.orders.waiting_on(executor)
+        return self.orders.waiting_on(executor) + self._held.count(executor)
 
     def slots(self) -> dict[str, int]:
         """Tell the free slots of each executor."""

@@ -17,7 +17,7 @@ from fairlead.errors import Misuse, StoreUnavailable
 from fairlead.jobs.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from fairlead.jobs.lanes import Lane
     from fairlead.jobs.stores.base import Store
@@ -35,6 +35,7 @@ class Membership:
         store: Store,
         lanes: Sequence[Lane],
         *,
+        tasks: Collection[str],
         name: str,
         process: str,
         lease: float,
@@ -48,6 +49,7 @@ class Membership:
         self.leases_lost = 0
         self._store = store
         self._lanes = lanes
+        self._tasks = tasks
         self._name = name
         self._process = process
         self._lease = lease
@@ -61,8 +63,13 @@ class Membership:
 
     async def join(self) -> None:
         """Register every worker, and keep its lease from now on."""
-        await self._heartbeat.start()
+        if not self._heartbeat.alive:
+            await self._heartbeat.start()
         await self._register(self._lanes)
+
+    async def know(self) -> None:
+        """Write which tasks the workers know now."""
+        await self._store.know(list(self.lane_of), list(self._tasks))
 
     def beat_soon(self) -> None:
         """Hear now of cancels that were asked for."""
@@ -90,7 +97,8 @@ class Membership:
         if not self._heartbeat.alive:
             raise Misuse("the heartbeat of this process has ended; start the process anew")
         begun = monotonic()
-        numbers = await self._store.register(self._name, self._process, slots, self._lease)
+        known = list(self._tasks)
+        numbers = await self._store.register(self._name, self._process, slots, self._lease, known)
         for lane in lanes:
             lane.worker = numbers[lane.executor]
             self.lane_of[lane.worker] = lane

@@ -212,6 +212,13 @@ class WorkerRow(NamedTuple):
     beats: int  # how often it has given a sign of life
     expired: bool  # by the store's clock
     draining: bool
+    tasks: frozenset[str] | None = (
+        None  # those its process knows; None: an older Fairlead, which did not say
+    )
+
+    def knows(self, task: str) -> bool:
+        """Whether the worker can run a task."""
+        return self.tasks is None or task in self.tasks
 
 
 class Beat(NamedTuple):

@@ -7,6 +7,7 @@ it alive is given up at once.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -71,14 +72,39 @@ class Roster:
         for job in running:
             self._put((job.dag, job.node), job.worker)
 
-    def place(self, executor: str, job: Id, own: Collection[int]) -> int | None:
-        """Choose the worker with most slots free, of equals one of this process; None if there is none."""
-        best, most, mine = None, 0, False
+    def common(self) -> dict[str, frozenset[str]]:
+        """Return the tasks that every worker of an executor knows; an executor is left out where no worker said."""
+        found: dict[str, frozenset[str]] = {}
+        for executor, rows in self._takers.items():
+            told = [row.tasks for row in rows if row.tasks is not None]
+            if told:
+                found[executor] = told[0].intersection(*told[1:])
+        return found
+
+    def free(self, executor: str, task: str) -> int:
+        """Count the free slots of workers that know a task."""
+        return sum(
+            max(0, row.slots - self._used.get(row.id, 0))
+            for row in self._takers.get(executor, ())
+            if row.knows(task)
+        )
+
+    def place(self, executor: str, task: str, job: Id, own: Collection[int]) -> int | None:
+        """Choose a worker that knows the task and has a free slot; None if there is none.
+
+        Of several, the worker that knows the fewest tasks, so that the others stay free for tasks that only they know;
+        then the worker with most slots free; then one of this process.
+        """
+        best: int | None = None
+        best_rank = (0.0, 0, False)
         for row in self._takers.get(executor, ()):
-            worker = row.id
-            free = row.slots - self._used.get(worker, 0)
-            if free > most or (free == most > 0 and not mine and worker in own):
-                best, most, mine = worker, free, worker in own
+            free = row.slots - self._used.get(row.id, 0)
+            if free <= 0 or not row.knows(task):
+                continue
+            known = inf if row.tasks is None else float(len(row.tasks))
+            rank = (-known, free, row.id in own)
+            if best is None or rank > best_rank:
+                best, best_rank = row.id, rank
         if best is not None:
             self._put(job, best)
         return best

@@ -54,6 +54,7 @@ class Scheduler:
         upkeep: Callable[[Scheduler], Awaitable[None]],
         on_ended: Callable[[Sequence[int]], None],
         gate: MakeGate = Gate,
+        may_lead: Callable[[], bool] = lambda: True,
     ) -> None:
         self.store = store
         self.settings = settings
@@ -68,6 +69,7 @@ class Scheduler:
             settings.planner, store.now, settings.max_withheld, self.wake, settings.planners
         )
         self.progressed_at = time.monotonic()  # for health: a loop that stands still is no good
+        self._may_lead = may_lead
         self._gates = Gates(gate)
         self._upkeep = upkeep
         self._on_ended = on_ended
@@ -155,7 +157,10 @@ class Scheduler:
     async def lead_once_more(self) -> bool:
         """Take the lead if nobody has it, to plan nothing: what one process shall do can be done."""
         try:
-            return await self.store.lead(self.process, self.settings.lease) is not None
+            return (
+                self._may_lead()
+                and await self.store.lead(self.process, self.settings.lease) is not None
+            )
         except StoreUnavailable:
             return False
 
@@ -181,7 +186,8 @@ class Scheduler:
 
     async def _try_to_lead(self) -> None:
         await self._claimer.hand_back(self.finish)
-        self.epoch = await self.store.lead(self.process, self.settings.lease) or 0
+        if self._may_lead():
+            self.epoch = await self.store.lead(self.process, self.settings.lease) or 0
         if not self.epoch:
             self._gates.let_go()  # what runs is for another to count
             await self._stand_by()
@@ -307,6 +313,9 @@ class Scheduler:
             for executor in frontier.executors():
                 frontier.set_planner(executor, self.planners.of(executor), now)
         self.roster.see(await self.store.workers(), time.monotonic())
+        frontier.follow(
+            self.roster, now
+        )  # first: no slot is offered to a job that its worker does not know
         for executor, slots in self.roster.slots().items():
             frontier.resize(executor, slots, now)
 

@@ -114,6 +114,8 @@ class Jobs:
                     f"there is a task {task.name!r} already; give one of them another name"
                 )
             self.tasks[task.name] = task
+            if self.crew is not None:
+                self.crew.learn()
             return fn
 
         return register if fn is None else register(fn)
@@ -281,8 +283,13 @@ class Jobs:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def start(self, *, name: str | None = None, app: str | None = None) -> None:
-        """Plan, or stand by; and run what local executors can.  `app` is "module:jobs", for other processes to find."""
+    async def start(
+        self, *, name: str | None = None, app: str | None = None, view: bool = False
+    ) -> None:
+        """Plan, or stand by; and run what local executors can, if there are tasks.
+
+        `app` is "module:jobs", for other processes to find; a `view` plans nothing while it has no tasks.
+        """
         if self.scheduler is not None:
             raise Misuse("this Jobs is serving already")
         store = await self.store()
@@ -317,6 +324,7 @@ class Jobs:
             upkeep=Upkeep(store, self.tasks, self._announcer, lambda: self.executors),
             on_ended=self._ended,
             gate=self.make_gate,
+            may_lead=lambda: bool(self.tasks) or not view,
         )
         await crew.start()
         self.crew, self.scheduler = crew, scheduler

@@ -38,6 +38,7 @@ class JobServer:
         limits: Limits = USUAL,
         grace: float = GRACE,
         app: str | None = None,
+        view: bool = False,
     ) -> None:
         token = token or None  # an empty one, such as of a variable that is not set, is no secret
         if http is not None:
@@ -56,13 +57,14 @@ class JobServer:
         self.http: Listener | None = None
         self._address, self._limits = http, limits
         self._app = app
+        self._view = view
 
     async def __aenter__(self) -> Self:
         if self._address is not None:
             self.http = Listener(self.api, self._address, limits=lambda: self._limits)
             self.http.bind()
         try:
-            await self.jobs.start(app=self._app)
+            await self.jobs.start(app=self._app, view=self._view)
         except BaseException:
             if self.http is not None:
                 self.http.close()
@@ -96,6 +98,9 @@ class JobServer:
         """Say in one line what is served where."""
         where = "no HTTP" if self.http is None else self.http.url
         count = len(self.jobs.tasks)
+        if not count:
+            does = "only shows what its database holds" if self._view else "plans, and runs nothing"
+            return f"fairlead jobs: {where}; no tasks: this process {does}"
         slots = [
             f"{one.name} {one.slots or ''}{' by ' + one.kind if one.kind != 'local' else ''}"
             for one in self.jobs.executors.values()

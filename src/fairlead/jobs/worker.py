@@ -90,6 +90,7 @@ class Crew:
         self._membership = Membership(
             store,
             list(self._lanes.values()),
+            tasks=tasks,
             name=name or host,
             process=self.process,
             lease=lease,
@@ -105,6 +106,9 @@ class Crew:
         self._draining = False
         self._closing: asyncio.Task[None] | None = None
         self._started = False
+        self._running = self._joined = False
+        self._learning = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def workers(self) -> dict[str, int]:
@@ -124,7 +128,7 @@ class Crew:
     @property
     def slots(self) -> dict[str, int]:
         """How many calls each executor may run here at once."""
-        return {name: lane.runner.slots for name, lane in self._lanes.items()}
+        return {name: lane.runner.slots for name, lane in self._lanes.items() if self._tasks}
 
     # Life
 
@@ -133,13 +137,22 @@ class Crew:
         if self._started:
             raise Misuse("this crew was started before; make another one")
         self._started = True
-        try:
+        self._loop = asyncio.get_running_loop()
+        if self._tasks:
+            try:
+                await self._join()
+            except BaseException:
+                await self.stop()
+                raise
+
+    async def _join(self) -> None:
+        """Register the workers; a process without tasks has none, for it could run nothing."""
+        if not self._running:
+            self._running = True
             for lane in self._lanes.values():
                 await lane.runner.start()
-            await self._membership.join()
-        except BaseException:
-            await self.stop()
-            raise
+        await self._membership.join()
+        self._joined = True
         self._chore(self._fetch_for_ever())
         if self._listen:
             self._chore(self._listen_for_ever())
@@ -248,6 +261,21 @@ class Crew:
 
     # Taking
 
+    def learn(self) -> None:
+        """Write which tasks the workers know, now that one was registered since the start; from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(lambda: self._chore(self._learn()))
+
+    async def _learn(self) -> None:
+        async with self._learning:
+            while not self._draining:
+                try:
+                    await (self._membership.know() if self._joined else self._join())
+                    return
+                except StoreUnavailable as error:
+                    log.warning("the database has not heard of new tasks yet: %s", error)
+                    await asyncio.sleep(self._poll)
+
     def hint(self) -> None:
         """Something may have been claimed for us: look now."""
         self._hinted.set()
@@ -265,7 +293,9 @@ class Crew:
                 continue  # claimed for a worker that has lost its lease: it is taken back by the scheduler
             task = self._tasks.get(one.task)
             if task is None:
-                self._flusher.add(self._unknown(one))
+                # The leader is an older Fairlead, or has not heard of it yet: another worker knows the task.
+                log.warning("a job of task %r came to a worker that does not know it", one.task)
+                self._flusher.add(endings.handed_back(one, delay=self._poll))
                 continue
             call = LiveCall(lane, one, task)
             self._calls[key] = call
@@ -273,13 +303,6 @@ class Crew:
                 self._stop(call, HAND_BACK)
             else:
                 lane.offer(call)
-
-    def _unknown(self, claimed: Claimed) -> Ending:
-        known = ", ".join(sorted(self._tasks)[:20]) or "none"
-        error = error_json(
-            "UnknownTask", f"this worker knows no task {claimed.task!r}; it knows {known}"
-        )
-        return endings.failed(claimed, error, random.random())
 
     async def _take(self) -> None:
         if workers := list(self._membership.lane_of):

@@ -82,6 +82,8 @@ class HostedJobs(Hosted):
             token=settings.token,
             grace=grace,
             app=settings.app,
+            # With a database and no application it is a view: it knows neither the tasks nor their limits.
+            view=settings.app is None,
         )
         self.counted: dict[str, int] | None = None  # jobs by state
         self.workers = 0

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from fairlead.jobs.records import (
         Beat,
@@ -134,9 +134,17 @@ class Store(Protocol):
     # Workers
 
     async def register(
-        self, name: str, process: str, executors: Mapping[str, int], lease: float
+        self,
+        name: str,
+        process: str,
+        executors: Mapping[str, int],
+        lease: float,
+        tasks: Collection[str] | None = None,
     ) -> dict[str, int]:
-        """Make one worker per executor; tell their numbers."""
+        """Make one worker per executor, and return their numbers; `tasks` are those that the process knows."""
+
+    async def know(self, workers: Sequence[int], tasks: Collection[str]) -> None:
+        """Replace the tasks that these workers know."""
 
     async def beat(self, workers: Sequence[int], lease: float) -> Beat:
         """Renew the leases of workers of one process, and hear what to cancel."""

@@ -45,7 +45,7 @@ from fairlead.jobs.stores.postgres_submitting import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
     from fairlead.jobs.records import Claim, Ending, Id, NewRun
 
@@ -85,9 +85,12 @@ WITH known AS (
 ), told AS (
     INSERT INTO fairlead.news (workers) VALUES (true)
 )
-INSERT INTO fairlead.workers (name, process, executor, slots, until)
-SELECT $1, $2, e.name, e.slots, fairlead.clock() + $5 FROM unnest($3::text[], $4::int[]) AS e(name, slots)
+INSERT INTO fairlead.workers (name, process, executor, slots, until, tasks)
+SELECT $1, $2, e.name, e.slots, fairlead.clock() + $5, $6::text[] FROM unnest($3::text[], $4::int[]) AS e(name, slots)
 RETURNING executor, id"""
+KNOW = """
+WITH told AS (INSERT INTO fairlead.news (workers) VALUES (true))
+UPDATE fairlead.workers SET tasks = $2::text[] WHERE id = ANY ($1::bigint[])"""
 BEAT = """
 WITH alive AS (
     UPDATE fairlead.workers SET beats = beats + 1, until = fairlead.clock() + $2 WHERE id = ANY ($1::bigint[])
@@ -98,7 +101,7 @@ SELECT fairlead.clock(), (SELECT array_agg(id) FROM alive) AS alive,
      FROM fairlead.dags d JOIN fairlead.jobs j ON j.dag = d.dag
      WHERE d.cancelling AND d.completed_on IS NULL AND j.state = 'active' AND j.worker = ANY ($1::bigint[]))"""
 WORKERS = """
-SELECT id, name, executor, slots, process, beats, until < fairlead.clock(), draining
+SELECT id, name, executor, slots, process, beats, until < fairlead.clock(), draining, tasks
 FROM fairlead.workers ORDER BY id"""
 BURY = """
 WITH buried AS (
@@ -345,7 +348,11 @@ class PostgresStore(Operations):
         return found
 
     async def workers(self) -> list[WorkerRow]:
-        return [WorkerRow(*row) for row in await self._fetch(WORKERS, again=True)]
+        rows = await self._fetch(WORKERS, again=True)
+        return [
+            WorkerRow._make([*told, None if tasks is None else frozenset(tasks)])
+            for *told, tasks in rows
+        ]
 
     async def bury(self, workers: Sequence[int]) -> list[int]:
         return [row[0] for row in await self._fetch(BURY, workers, again=True)]
@@ -358,13 +365,23 @@ class PostgresStore(Operations):
     # Workers
 
     async def register(
-        self, name: str, process: str, executors: Mapping[str, int], lease: float
+        self,
+        name: str,
+        process: str,
+        executors: Mapping[str, int],
+        lease: float,
+        tasks: Collection[str] | None = None,
     ) -> dict[str, int]:
+        known = None if tasks is None else sorted(tasks)
         rows = await self._fetch(
-            REGISTER, name, process, list(executors), list(executors.values()), lease
+            REGISTER, name, process, list(executors), list(executors.values()), lease, known
         )
         self._hints.send()
         return {row[0]: row[1] for row in rows}
+
+    async def know(self, workers: Sequence[int], tasks: Collection[str]) -> None:
+        await self._fetch(KNOW, workers, sorted(tasks), again=True)
+        self._hints.send()
 
     async def beat(self, workers: Sequence[int], lease: float) -> Beat:
         begun = time.monotonic()

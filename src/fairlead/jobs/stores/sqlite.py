@@ -54,7 +54,7 @@ from fairlead.jobs.stores.sqlite_lanes import Lane
 from fairlead.jobs.stores.sqlite_rows import instant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 T = TypeVar("T")
 GLANCE = 0.02  # how often a waiting store looks whether another process wrote
@@ -249,13 +249,21 @@ class SqliteStore:
     # Workers
 
     async def register(
-        self, name: str, process: str, executors: Mapping[str, int], lease: float
+        self,
+        name: str,
+        process: str,
+        executors: Mapping[str, int],
+        lease: float,
+        tasks: Collection[str] | None = None,
     ) -> dict[str, int]:
         return await self._change(
             lambda db: sqlite_leading.register(
-                db, name, process, executors, lease, self._monotonic()
+                db, name, process, executors, tasks, lease, self._monotonic()
             )
         )
+
+    async def know(self, workers: Sequence[int], tasks: Collection[str]) -> None:
+        await self._change(lambda db: sqlite_leading.know(db, workers, tasks))
 
     async def beat(self, workers: Sequence[int], lease: float) -> Beat:
         return await self._write(

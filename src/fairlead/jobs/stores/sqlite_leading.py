@@ -34,7 +34,7 @@ from fairlead.jobs.stores.sqlite_rows import (
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from fairlead.jobs.records import Id
 
@@ -222,12 +222,19 @@ def over_among(connection: sqlite3.Connection, dags: list[int]) -> list[int]:
 def workers(connection: sqlite3.Connection, monotonic: float) -> list[WorkerRow]:
     """Tell all workers."""
     rows = connection.execute(
-        f"SELECT id, name, executor, slots, process, beats, {EXPIRED}, draining FROM workers ORDER BY id",
+        f"SELECT id, name, executor, slots, process, beats, {EXPIRED}, draining, tasks FROM workers ORDER BY id",
         (monotonic,),
     )
     return [
-        WorkerRow._make([*told, bool(expired), bool(draining)])
-        for *told, expired, draining in rows.fetchall()
+        WorkerRow._make(
+            [
+                *told,
+                bool(expired),
+                bool(draining),
+                None if tasks is None else frozenset(json.loads(tasks)),
+            ]
+        )
+        for *told, expired, draining, tasks in rows.fetchall()
     ]
 
 
@@ -236,20 +243,32 @@ def register(
     name: str,
     process: str,
     executors: Mapping[str, int],
+    tasks: Collection[str] | None,
     lease: float,
     monotonic: float,
 ) -> dict[str, int]:
     """Make one worker per executor."""
     numbers = {}
+    known = None if tasks is None else compact(sorted(tasks))
     for executor, slots in executors.items():
         connection.execute("INSERT OR IGNORE INTO executors VALUES (?)", (executor,))
         made = connection.execute(
-            "INSERT INTO workers (name, executor, slots, process, lease, lease_until) VALUES (?, ?, ?, ?, ?, ?)",
-            (name, executor, slots, process, lease, monotonic + lease),
+            "INSERT INTO workers (name, executor, slots, process, lease, lease_until, tasks) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (name, executor, slots, process, lease, monotonic + lease, known),
         )
         numbers[executor] = int(made.lastrowid or 0)
     tell(connection, workers=True)
     return numbers
+
+
+def know(connection: sqlite3.Connection, numbers: Sequence[int], tasks: Collection[str]) -> None:
+    """Replace the tasks that workers know."""
+    connection.execute(
+        "UPDATE workers SET tasks = ? WHERE id IN (SELECT value FROM json_each(?))",
+        (compact(sorted(tasks)), compact(list(numbers))),
+    )
+    tell(connection, workers=True)
 
 
 def beat(
