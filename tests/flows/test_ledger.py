@@ -794,8 +794,8 @@ MUTANTS = [
     ),
     (
         test_books_that_were_lost_lend_nothing_until_all_have_said_what_they_hold,
-        "and now >= state.quiet",
-        "",
+        "if pausing then free",
+        "if false then free",
     ),
 ]
 

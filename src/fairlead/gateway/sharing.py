@@ -4,11 +4,13 @@ Each gateway borrows slots as its requests need them and gives back what it does
 is decided here, with what was lent, and the sum over all gateways stays within the capacity of the fleet.  Between
 gateways the ledger shares by class, a higher one counting many times as much, then by tenant; within one, classes,
 reservations and preemption are what they always are, over the slots that it was lent.
+
+Slots that no gateway needs are lent too, in equal parts.  In a loss each gateway keeps what it was lent, so the sum
+stays within the capacity whatever becomes of the ledger and in whatever order gateways find it again.
 """
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from fairlead.capacities import LeasedSlots
@@ -29,6 +31,7 @@ NAME = "shared slots"
 # Seconds, beside the two for which what was lent may be used, after which the requests of a gateway that has fallen
 # silent are taken to have ended with it.
 SILENT = 3.0
+LONGEST_START, LOOK = 1.5, 0.05  # seconds for the other gateways to give back; between two looks
 STEP = 16.0  # how many times as much a class counts as the one below it
 
 
@@ -48,7 +51,7 @@ class SharedSlots(LeasedSlots):
     def _has_been_short(self) -> bool:
         """Whether the ledger's last answer was that there is no more; without it there is no more either."""
         loan = self._loans.get(self.name)
-        return self.mode != "leased" or (loan is not None and loan.dry_until > -inf)
+        return self.mode != "leased" or (loan is not None and loan.short)
 
 
 class Sharing:
@@ -69,7 +72,7 @@ class Sharing:
 
     def slots(self) -> LeasedSlots:
         """Make the part of a pool's capacity that is lent."""
-        return SharedSlots(0, flow=claim_of, name=NAME)
+        return SharedSlots(0, flow=claim_of, name=NAME, keeps=True)
 
     def join(self, pool: str, slots: LeasedSlots, gate: LoopGate) -> None:
         """Keep a pool's slots in common with the pools of that name elsewhere."""
@@ -103,9 +106,18 @@ class Sharing:
             self.ledger.begin()
 
     async def start(self) -> None:
-        """Start to borrow, and wait for the first answer, or for the lack of it."""
+        """Start to borrow, and wait until this gateway has its part, for at most `LONGEST_START`."""
+        import asyncio
+
         self.begin()
-        await self.ledger.answered()
+        until = asyncio.get_running_loop().time() + LONGEST_START
+        while await self.ledger.answered():
+            leases = self._leases.values()
+            if all(lease.settled or lease.lost for lease in leases):
+                return
+            if asyncio.get_running_loop().time() >= until:
+                return
+            await asyncio.sleep(LOOK)
 
     async def stop(self) -> None:
         """Give everything back."""

@@ -8,11 +8,22 @@
 -- A process that falls silent may use what it holds for ttl seconds more, for work that takes as long as work may take:
 -- only after both does its room come back.
 --
+-- A process that `keeps` goes on in a loss with what it was lent.  To such processes the room that nobody asks for is
+-- lent in equal parts, so that each has a part to go on with.
+--
+-- Books are in doubt if they are new, were written by another server (a replica that was promoted, a file that was read
+-- again), are older than an answer that a process remembers, or were not asked for in ttl seconds (a server that stood
+-- still, or that everybody had left for another).  Then a pause begins, under a new epoch.  Processes declare what they
+-- were lent before.  Until the pause ends only the room that was declared is lent: the rest may be held by a process
+-- that has not come back.  Room that was never lent to anybody is free again after the pause.
+--
 -- KEYS[1] the state.  ARGV[1] what is asked, in JSON.  Replies are arrays of text: "ok" or "stale", then the values.
 local ask = cjson.decode(ARGV[1])
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 local tiny = 1e-9
+local told, server = pcall(redis.call, 'INFO', 'server')
+server = told and string.match(server, 'run_id:(%w+)') or ''  -- some users may not ask
 
 local state
 local packed = redis.call('GET', KEYS[1])
@@ -23,30 +34,73 @@ if packed then
   end
   state = found
 else
-  state = {kind = 'slots 1', epoch = clock[1] .. '.' .. clock[2], born = now, seen = now, quiet = 0, nodes = {}}
+  state = {kind = 'slots 1', epoch = clock[1] .. '.' .. clock[2], born = now, seen = now, nodes = {}, known = 0,
+    server = server, quiet = now + (ask.fresh or 0)}
 end
+state.known = state.known or 0  -- books of an earlier version have neither
+state.server = state.server or server
 
 -- A clock set back takes everything with it, so that nothing lasts longer than it was meant to.
 if now < state.seen then
   local back = state.seen - now
+  state.quiet, state.born = state.quiet - back, state.born - back
   for _, node in pairs(state.nodes) do
     node.till = node.till - back
     node.heard = node.heard - back
   end
 end
-local elapsed = math.max(0, now - state.seen)
+local elapsed, alive = math.max(0, now - state.seen), false
+for _, node in pairs(state.nodes) do
+  alive = alive or (not node.old and state.seen - node.heard <= ask.ttl)
+end
 state.seen = now
 
 local mine = state.nodes[ask.node]
 if mine and mine.seq >= ask.seq then
   return {'stale'}
 end
--- Somebody remembers books older than these: they were lost.  Until all have said what they hold, nothing is lent.
-if ask.epoch ~= '' and ask.epoch ~= state.epoch then
+
+-- Are the books in doubt?
+local declared = mine and not mine.old
+local elsewhere = ask.epoch ~= '' and ask.epoch ~= state.epoch
+local doubted = server ~= state.server or (mine and mine.seq < (ask.answered or 0))
+  or (alive and elapsed > ask.ttl)
+if elsewhere and declared then
+  doubted = doubted or (mine.told and mine.told ~= ask.epoch)  -- it has been at other books since
+elseif elsewhere and now >= state.quiet then
+  doubted = doubted or not mine
+end
+if doubted then
+  state.epoch, state.server, state.born, state.known = clock[1] .. '.' .. clock[2], server, now, 0
+  elsewhere, declared = ask.epoch ~= '', false
+  for _, node in pairs(state.nodes) do
+    node.old = true
+    node.till, node.heard = node.till + elapsed, node.heard + elapsed
+  end
+end
+if doubted or (elsewhere and not declared) then
   state.quiet = math.max(state.quiet, state.born + ask.settle)
 end
-mine = {seq = ask.seq, till = now + ask.ttl + ask.longest, heard = now, held = ask.held, ahead = ask.ahead,
-  claims = {}, owed = mine and mine.owed or 0, rule = ask.rule}
+
+-- What this process holds: all that it declares, as far as no other process holds it; in any case what it uses.
+local others, known_held = 0, 0
+for id, node in pairs(state.nodes) do
+  if id ~= ask.node and node.till > now then
+    others = others + node.held
+    if not node.old then known_held = known_held + node.held end
+  end
+end
+local pausing = now < state.quiet
+local used, held = ask.used or ask.held, ask.held
+if declared then
+  held = math.min(held, mine.held)
+else
+  held = math.min(held, ask.limit - (pausing and elsewhere and known_held or others))
+end
+held = math.max(used, held)
+if elsewhere and not declared then state.known = state.known + held end
+mine = {seq = ask.seq, till = now + ask.ttl + ask.longest, heard = now, held = held, ahead = ask.ahead,
+  claims = {}, owed = mine and mine.owed or 0, rule = ask.rule, told = ask.epoch, keeps = ask.keeps}
 for _, said in ipairs(ask.claims) do
   mine.claims[said[1]] = {weight = said[2], users = said[3], tokens = said[4], unit = said[5], largest = said[6]}
 end
@@ -65,14 +119,13 @@ local function share(items, total)
   return total
 end
 
-local total, others, other = ask.limit, 0, ''
+local total, other = ask.limit, ''
 local lines, heard = {}, {}
 local tokens, tickets = 0, 0
 for id, node in pairs(state.nodes) do
   if node.till <= now then
     state.nodes[id] = nil
   else
-    if id ~= ask.node then others = others + node.held end
     if now - node.heard > ask.ttl then
       total = total - node.held  -- what it holds is not to be shared; what it asked for no longer counts
     else
@@ -138,19 +191,39 @@ for _, one in ipairs(heard) do
     left = left - more
   end
 end
+-- Room that nobody asks for, to the processes that keep it: those that have the least first, up to one level.
+local keepers, level = {}, 0
+for _, one in ipairs(heard) do
+  if one.node.keeps then table.insert(keepers, one) end
+end
+table.sort(keepers, function(a, b)
+  if a.target ~= b.target then return a.target < b.target end
+  return a.id < b.id
+end)
+left = math.floor(left + tiny)
+for place, one in ipairs(keepers) do
+  local next_target = keepers[place + 1] and keepers[place + 1].target or math.huge
+  level = level + one.target
+  if left + level <= place * next_target then
+    local each = math.floor((left + level) / place)
+    local rest = math.floor(left + level - place * each + tiny)
+    for n = 1, place do keepers[n].target = math.max(keepers[n].target, each + (n <= rest and 1 or 0)) end
+    break
+  end
+end
 local target = 0
 for _, one in ipairs(heard) do
   if one.id == ask.node then target = one.target end
 end
 
-if target > mine.held and now >= state.quiet then
-  mine.held = mine.held + math.max(0, math.min(target - mine.held, ask.limit - others - mine.held))
-end
+local free = ask.limit - others - mine.held
+if pausing then free = math.min(free, state.known - known_held - mine.held) end
+mine.held = mine.held + math.max(0, math.min(target - mine.held, free))
 local function text(number) return string.format('%.17g', number) end
 local reply = {'ok', text(mine.held), text(target), text(#heard), state.epoch,
-  other, other ~= '' and state.nodes[other].rule or ''}
+  other, other ~= '' and state.nodes[other].rule or '', text(ask.seq), text(math.max(0, state.quiet - now))}
 for _, node in pairs(state.nodes) do node.part = nil end
-if mine.held <= 0 and #ask.claims == 0 and ask.ahead <= 0 then state.nodes[ask.node] = nil end
+if mine.held <= 0 and #ask.claims == 0 and ask.ahead <= 0 and not ask.keeps then state.nodes[ask.node] = nil end
 
 -- Kept for longer than anybody remembers them: only what was lost is missed.
 local kept = ask.kept
