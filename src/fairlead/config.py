@@ -30,6 +30,20 @@ _SCHEME = re.compile(r"\A\s*[a-z][a-z0-9+.-]*:/+", re.IGNORECASE | re.ASCII)
 _OPTION = re.compile(r"([^=?;\s]+)=")
 
 
+def secret(given: str | None, name: str) -> str | None:
+    """Read a secret that clients must show; None is none, and a blank one is refused: it would guard nothing."""
+    if given is None:
+        return None
+    if not given.strip():
+        raise ConfigError(f"{name} is blank: give a secret, or leave it out")
+    if given != given.strip() or not given.isprintable():
+        raise ConfigError(
+            f"{name} has white space around it, or characters that no header may hold: "
+            "no client could send it; take them out"
+        )
+    return given
+
+
 def shown(value: Any) -> str:
     """Show a value as it was received, escaped and cut to a length a line can bear."""
     try:

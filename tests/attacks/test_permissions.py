@@ -1,25 +1,42 @@
-"""Attacks on who may do what: names that would be imported."""
+"""Attacks on who may do what: names that would be imported, strangers at open doors, blank tokens."""
 
+import asyncio
+import socket
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from aiohttp import ClientSession
 
 from fairlead.cli import main
 from fairlead.config import shown
+from fairlead.documents.addresses import split_address
 from fairlead.errors import ConfigError
+from fairlead.flows import messages as wire
+from fairlead.flows.grpc_service import _peer_of
+from fairlead.flows.loading import load as flows_of
+from fairlead.flows.serving import FlowServer
 from fairlead.jobs.operating import Operations
 from fairlead.jobs.planners import BUILT_IN
-from fairlead.server.loading import STRANGE_APP, load
+from fairlead.server.loading import STRANGE_APP, load, load_mapping
 from fairlead.server.service import Server
+from fairlead.serving import locality
+from fairlead.serving.locality import is_local_peer
 from fairlead.sim import read_policy
+from fairlead.streams import StreamApp
+from fairlead.streams.status import StatusServer
+from fairlead.testing.streams import MemoryBroker
 from tests.gateway.rig import until
 from tests.jobs.operations_rig import HELLO, go, small
-from tests.server.rig import HERE, Client, configured, run, served
+from tests.server.rig import HERE, POINT, Client, configured, run, served
 
+POINTS = {"control_points": {"checkout": POINT}}
 EVIL = """\
 from pathlib import Path
 Path(__file__).with_suffix(".imported").touch()
@@ -137,3 +154,227 @@ def test_a_planner_of_the_table_is_set_by_its_name_from_anywhere(tmp_path: Path)
             assert asked
 
     go(test())
+
+
+# A service without tokens answers its own machine
+
+
+def raw(host: str | None, path: str, *lines: str, version: str = "1.1") -> bytes:
+    named = [] if host is None else [f"Host: {host}"]
+    return "\r\n".join(
+        [f"GET {path} HTTP/{version}", *named, *lines, "Connection: close", "", ""]
+    ).encode("latin-1")
+
+
+async def status_of(address: str, sent: bytes, source: str | None = None) -> int:
+    """Send bytes, and read the status of the answer."""
+    where = split_address(address)
+    local = None if source is None else (source, 0)
+    reader, writer = await asyncio.open_connection(*where, local_addr=local)
+    writer.write(sent)
+    line = await reader.readline()
+    writer.close()
+    return int(line.split()[1])
+
+
+def elsewhere() -> str | None:
+    """An address of this machine that is not loopback, if it has one: a connection from it has a foreign peer."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+@asynccontextmanager
+async def every_door(tmp_path: Path, **more: Any) -> AsyncIterator[dict[str, tuple[str, str]]]:
+    """Serve every port there is; tell address and a guarded path of each."""
+    settings = configured(tmp_path, **more)
+    settings["flows"]["grpc"] = HERE
+    app = StreamApp(broker=MemoryBroker(), group="billing")
+    async with served(settings) as client:
+        doors: dict[str, Any] = {door.kind: door for door in client.server.doors}
+        with StatusServer(app, HERE) as status:
+            yield {
+                "control": (client.server.listener.address, "/api/v1/overview"),
+                "dashboard": (client.server.listener.address, "/"),
+                "metrics": (client.server.listener.address, "/metrics"),
+                "admin": (doors["gateway"].gateway.admin_listener.address, "/workers"),
+                "flows": (doors["flows"].server.http.address, "/metrics"),
+                "jobs": (doors["jobs"].server.http.address, "/v1/runs"),
+                "streams": (status.address, "/status"),
+                "grpc": (doors["flows"].server.grpc.address, ""),
+            }
+
+
+# What is sent, and whether it is answered; the rest is 403, or 400 where the protocol itself refuses it.
+SENT: list[tuple[str | None, tuple[str, ...], bool]] = [
+    ("localhost", (), True),
+    ("LOCALHOST:99", (), True),
+    ("127.0.0.1:8080", (), True),
+    ("[::1]", (), True),
+    ("[::ffff:127.0.0.1]:80", (), True),
+    ("localhost.", (), False),
+    ("127.1", (), False),
+    ("2130706433", (), False),
+    ("localhost@evil.example", (), False),
+    ("evil@localhost", (), False),
+    ("rebound.example", (), False),
+    ("", (), False),
+    (None, (), False),
+    ("localhost", ("Host: localhost",), False),
+    ("localhost", ("Host: evil.example",), False),
+    ("localhost", ("X-Forwarded-For: 203.0.113.9",), False),
+    ("localhost", ("X-Forwarded-Proto: https",), False),
+    ("localhost", ("Forwarded: for=203.0.113.9",), False),
+    ("localhost", ("X-Real-IP: 203.0.113.9",), False),
+    ("localhost", ("Via: 1.1 proxy",), False),
+]
+
+
+def test_without_tokens_every_door_answers_its_own_machine_alone(tmp_path: Path):
+    async def test() -> None:
+        async with every_door(tmp_path) as doors:
+            foreign = elsewhere()
+            for name, (address, path) in doors.items():
+                if name == "grpc":
+                    continue
+                for host, lines, answered in SENT:
+                    for version in ("1.1", "1.0"):
+                        status = await status_of(address, raw(host, path, *lines, version=version))
+                        said = (name, host, lines, version, status)
+                        assert status == 200 if answered else status in (400, 403), said
+                # In this form the target names a host of its own, and two readers may differ on which one counts.
+                for target in (f"http://localhost{path}", f"http://evil.example{path}"):
+                    assert await status_of(address, raw("localhost", target)) == 400, name
+                if foreign is not None:
+                    assert await status_of(address, raw("localhost", path), foreign) == 403, name
+                    assert await status_of(address, raw("evil.example", "/livez"), foreign) in (
+                        200,
+                        404,
+                    )
+
+    run(test)
+
+
+@pytest.mark.parametrize("broken", ["is_local_peer", "_is_local_host", "_is_of_proxies"])
+def test_a_door_that_misses_one_of_the_three_is_caught(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if broken == "is_local_peer" and elsewhere() is None:
+        pytest.skip("this machine has no address but loopback")
+    monkeypatch.setattr(locality, broken, lambda given: broken != "_is_of_proxies")
+    with pytest.raises(AssertionError):
+        test_without_tokens_every_door_answers_its_own_machine_alone(tmp_path)
+
+
+def test_without_a_token_grpc_answers_its_own_machine_alone(tmp_path: Path):
+    async def test() -> None:
+        async with (
+            every_door(tmp_path) as doors,
+            grpc.aio.insecure_channel(doors["grpc"][0]) as channel,
+        ):
+            check = channel.unary_unary(f"/{wire.SERVICE}/Check")
+            asked = wire.message("CheckRequest")(control_point="checkout").SerializeToString()
+            await check(asked)
+            for name in ("x-forwarded-for", "forwarded", "x-real-ip", "via"):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await check(asked, metadata=((name, "203.0.113.9"),))
+                assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+                assert "behind a proxy a token is needed" in str(caught.value.details())
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("written", "local"),
+    [
+        ("ipv4:127.0.0.1:5000", True),
+        ("ipv6:%5B::1%5D:5000", True),
+        ("ipv6:[::ffff:127.0.0.1]:5000", True),
+        ("unix:/run/flows.sock", True),
+        ("unix-abstract:flows", True),
+        ("ipv4:192.0.2.2:5000", False),
+        ("ipv6:%5Bfd00::2%5D:5000", False),
+        ("vsock:2:1", False),
+        ("", False),
+    ],
+)
+def test_a_peer_as_grpc_writes_it(written: str, local: bool):
+    assert is_local_peer(_peer_of(written)) is local
+
+
+def test_the_banner_of_each_service_says_whom_it_answers(tmp_path: Path):
+    settings = configured(tmp_path)
+    said = Server(load_mapping(settings)).describe()
+    assert (
+        "without a token the dashboard, gateway.admin, flows, jobs.http answer this machine only; "
+        "behind a proxy they need one each" in said
+    )
+    flows = FlowServer(flows_of(POINTS))
+    assert "without a token it answers this machine only; behind a proxy" in flows.describe()
+    assert "without a token" not in FlowServer(flows_of(POINTS), token="t").describe()
+
+
+# A blank token guards nothing
+
+BLANK = ("", " ", "\t", "\n", "\u00a0", " t", "t ", "t\n", "a\0b")
+
+
+@pytest.mark.parametrize("token", BLANK)
+@pytest.mark.parametrize("variable", [False, True])
+def test_no_service_starts_with_a_blank_token(
+    token: str, variable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+):
+    if variable and "\0" in token:
+        pytest.skip("no variable holds that")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "flows.yaml").write_text(
+        "control_points: {a: {concurrency: {max_concurrency: 1}}}\n"
+    )
+    (tmp_path / "blank_app.py").write_text(
+        "from fairlead.jobs import Jobs\nfrom fairlead.streams import StreamApp\n"
+        "from fairlead.testing.streams import MemoryBroker\n"
+        "jobs = Jobs('sqlite:///blank.db')\nstream = StreamApp(broker=MemoryBroker(), group='g')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    commands = {
+        "JOBS": ["jobs", "serve", "--app", "blank_app:jobs", "--http", HERE],
+        "FLOWS": ["flows", "serve", "--config", "flows.yaml", "--http", HERE],
+        "STREAMS": ["streams", "run", "blank_app:stream", "--listen", HERE],
+    }
+    for name, command in commands.items():
+        if variable:
+            monkeypatch.setenv(f"FAIRLEAD_{name}_TOKEN", token)
+        else:
+            command += ["--token", token]
+        assert main(command) == 2, command
+        said = capsys.readouterr().err
+        assert "is blank" in said or "has white space around it" in said, said
+    monkeypatch.delitem(sys.modules, "blank_app", raising=False)
+    assert not (tmp_path / "blank.db").exists()
+
+
+@pytest.mark.parametrize("token", ["", " ", "null", "'\\n'"])
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("jobs.token", "jobs: {database: 'sqlite:///x.db', token: TOKEN}"),
+        ("flows.token", "flows: {control_points: {}, token: TOKEN}"),
+        ("gateway.admin.token", "gateway: {admin: {token: TOKEN}}"),
+        ("server.tokens", "server: {tokens: TOKEN}"),
+    ],
+)
+def test_no_configuration_has_a_blank_token(token: str, path: str, text: str, tmp_path: Path):
+    file = tmp_path / "fairlead.yaml"
+    written = token if token in ("", "null", "'\\n'") else f"'{token}'"
+    file.write_text(text.replace("TOKEN", written.replace("'\\n'", '"\\n"')))
+    assert any(f" {path}" in line for line in load(str(file)).lines), load(str(file)).lines
+
+
+@pytest.mark.parametrize("text", [b"", b" ", b"\n", b"\r\n", b"\t"])
+def test_the_hash_of_a_blank_is_no_token(text: bytes):
+    token = {"name": "a", "role": "admin", "sha256": sha256(text).hexdigest()}
+    (line,) = load_mapping({"server": {"tokens": [token]}}).lines
+    assert "may not be the hash of a blank text" in line

@@ -170,7 +170,7 @@ async def process(file: Path, *args: str) -> AsyncIterator[Process]:
         *(sys.executable, "-c", code, "flows", "serve", "--config", str(file), *args),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=os.environ | {"FAIRLEAD_FLOWS_TOKEN": ""},
+        env={name: value for name, value in os.environ.items() if name != "FAIRLEAD_FLOWS_TOKEN"},
     )
     try:
         yield Process(made)

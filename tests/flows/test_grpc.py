@@ -318,16 +318,17 @@ def test_with_a_token_every_call_must_show_it():
     run(main())
 
 
-def test_an_empty_token_opens_nothing():
-    for ports in ({"http": "0.0.0.0:0"}, {"http": None, "grpc": "0.0.0.0:0"}):
-        with pytest.raises(ConfigError, match="--token"):
-            FlowServer(load(ONE), token="", **ports)
+@pytest.mark.parametrize("token", ["", " ", "\t\n"])
+def test_a_blank_token_opens_nothing(token):
+    for ports in ({"http": "0.0.0.0:0"}, {"http": None, "grpc": "0.0.0.0:0"}, {}):
+        with pytest.raises(ConfigError, match="token is blank"):
+            FlowServer(load(ONE), token=token, **ports)
 
     async def main():
         async with connected(token="secret") as (server, stub):
             assert server.grpc is not None
-            server.grpc.service.token = ""
-            for metadata in (None, [("x-api-key", "")]):
+            server.grpc.service.token = token
+            for metadata in (None, [("x-api-key", "")], [("x-api-key", " ")]):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await stub.check(metadata=metadata)
                 assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED

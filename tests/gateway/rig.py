@@ -352,11 +352,12 @@ async def connected(url: str) -> AsyncIterator[Client]:
 
 
 def asked_here(app: Any) -> Any:
-    """Wrap an app so that each request asks for this machine, whatever name its client made up."""
+    """Wrap an app so that each request asks for this machine and comes from it, whatever its client made up."""
 
     async def asked(scope: Any, receive: Any, send: Any) -> None:
         given = [pair for pair in scope.get("headers", ()) if pair[0] != b"host"]
-        await app(scope | {"headers": [*given, (b"host", b"localhost")]}, receive, send)
+        here = {"headers": [*given, (b"host", b"localhost")], "client": ("127.0.0.1", 1)}
+        await app(scope | here, receive, send)
 
     return asked
 

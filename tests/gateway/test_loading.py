@@ -266,7 +266,7 @@ def test_other_hosts_are_not(host):
 def test_the_hash_of_nothing_is_no_key():
     loaded = read(f"tenants: {{api_keys: [{{sha256: {sha256(b'').hexdigest()}, tenant: a}}]}}")
     (problem,) = loaded.fatal
-    assert "may not be the hash of the empty text" in problem.message
+    assert "may not be the hash of a blank text" in problem.message
 
 
 def test_a_secret_is_not_in_what_is_shown_of_settings():

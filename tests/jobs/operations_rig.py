@@ -10,6 +10,7 @@ from fairlead.jobs.api import JobsApi
 from tests.engines_postgres import shared_url, wiped
 
 QUICK: dict[str, Any] = {"lease": "2s", "sweep": "200ms", "poll": "100ms", "ack": "1s"}
+HOST = (b"host", b"localhost")
 JSON = [(b"content-type", b"application/json")]
 HELLO = {"name": "hello", "jobs": [{"name": "a", "task": "double", "args": [21]}]}
 PAIR = {
@@ -93,7 +94,7 @@ async def ask(
         "method": method,
         "path": path,
         "query_string": query,
-        "headers": given,
+        "headers": given if any(name == b"host" for name, _ in given) else [HOST, *given],
     }
     messages = [
         {"type": "http.request", "body": body[:7], "more_body": True},

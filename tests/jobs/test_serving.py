@@ -170,8 +170,9 @@ def test_beyond_this_machine_a_token_is_needed(tmp_path, address):
     jobs = small(f"sqlite:///{tmp_path}/a.db")
     with pytest.raises(ConfigError, match="token"):
         JobServer(jobs, http=address)
-    with pytest.raises(ConfigError, match="token"):
-        JobServer(jobs, http=address, token="")
+    for blank in ("", " ", "\n", " t", "t\n", "a\0b"):
+        with pytest.raises(ConfigError, match=r"token (is blank|has white space)"):
+            JobServer(jobs, http=address, token=blank)
     JobServer(jobs, http=address, token="t")
 
 

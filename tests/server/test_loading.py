@@ -34,7 +34,7 @@ BAD = [
     ),
     (
         f"server:\n  tokens:\n    - {{name: a, sha256: {sha256(b'').hexdigest().upper()}}}\n",
-        "fairlead.yaml:3:17 server.tokens[0].sha256: may not be the hash of the empty text",
+        "fairlead.yaml:3:17 server.tokens[0].sha256: may not be the hash of a blank text",
     ),
     (
         "server: {}\ngateway:\n  priority_scheduler:\n    classes:\n      bulk: {queue_sise: 3}\n",

@@ -380,8 +380,10 @@ def test_without_a_token_a_name_made_to_mean_this_machine_is_refused(app, host):
 def test_beyond_this_machine_a_token_is_needed(app):
     with pytest.raises(ConfigError, match="--token"):
         StatusServer(app, "0.0.0.0:0")
-    with pytest.raises(ConfigError, match="--token"):
-        StatusServer(app, "0.0.0.0:0", token="")
+    for blank in ("", "  ", "\n"):
+        for address in ("0.0.0.0:0", "127.0.0.1:0"):
+            with pytest.raises(ConfigError, match="token is blank"):
+                StatusServer(app, address, token=blank)
     server = StatusServer(app, "0.0.0.0:0", token="secret")
     server.close()  # also before it was started
     for wrong in ("x", "127.0.0.1:x", "127.0.0.1:70000", "", "a b:1"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from fairlead.config import secret
 from fairlead.errors import ConfigError
 from fairlead.server.apps import find, make_importable
 
@@ -37,6 +38,13 @@ def find_jobs(app: str | None, db: str | None, *, tasks: bool = False) -> Jobs:
         )
     make_importable()
     return Jobs(db)
+
+
+def token_of(given: str | None, variable: str) -> str | None:
+    """Read the token that clients must show, from its option or its variable; a blank one is refused."""
+    if given is None:
+        given = os.environ.get(variable)  # typer takes an empty variable for one that is not set
+    return secret(given, f"the token of --token or {variable}")
 
 
 def find_stream_app(text: str) -> StreamApp:

@@ -58,9 +58,11 @@ def serve(
     """Serve flows over HTTP and gRPC until a signal ends it."""
 
     def start() -> int:
+        from fairlead.cli.apps import token_of
         from fairlead.flows.serving import run
 
-        return run(config, http=http, grpc=grpc, token=token or None)
+        shown = token_of(token, "FAIRLEAD_FLOWS_TOKEN")
+        return run(config, http=http, grpc=grpc, token=shown)
 
     return carried_out(start, "flows")
 

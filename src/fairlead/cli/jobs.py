@@ -63,7 +63,7 @@ def serve(
     """
 
     def start() -> int:
-        from fairlead.cli.apps import APP, find_jobs
+        from fairlead.cli.apps import APP, find_jobs, token_of
         from fairlead.config import seconds
         from fairlead.jobs.serving import run
 
@@ -71,7 +71,8 @@ def serve(
         served = find_jobs(app, None, tasks=True)
         where = None if http == "off" else http
         named = app or os.environ.get(APP)
-        return run(served, http=where, token=token or None, grace=limit, app=named)
+        shown = token_of(token, "FAIRLEAD_JOBS_TOKEN")
+        return run(served, http=where, token=shown, grace=limit, app=named)
 
     return carried_out(start, "jobs")
 

@@ -60,10 +60,11 @@ def run(
     """
 
     def consume() -> int:
-        from fairlead.cli.apps import find_stream_app
+        from fairlead.cli.apps import find_stream_app, token_of
         from fairlead.streams.running import run
 
-        return run(find_stream_app(app), listen=listen, token=token or None, name=app)
+        shown = token_of(token, "FAIRLEAD_STREAMS_TOKEN")
+        return run(find_stream_app(app), listen=listen, token=shown, name=app)
 
     return carried_out(consume, "streams")
 

@@ -34,7 +34,12 @@ def is_loopback(address: str) -> bool:
 
 def is_here(host: str | None) -> bool:
     """Tell whether a host is this machine, by an address or a name that no name server has a say in."""
+    if host == "localhost":
+        return True
     try:
-        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+        address = ipaddress.ip_address(host or "")
     except ValueError:
         return False
+    # How a socket of both families tells an IPv4 peer; older Pythons do not see through it.
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

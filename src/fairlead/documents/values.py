@@ -5,8 +5,9 @@ Each refuses with a sentence that begins with "must" or "may not".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
@@ -19,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from fairlead.config import ESCAPED, is_readable, seconds, shown
+from fairlead.config import ESCAPED, is_readable, seconds, secret, shown
 from fairlead.documents.addresses import split_address
 
 LONGEST = 366 * 86_400.0
@@ -34,7 +35,8 @@ DURATION = {
     "examples": ["30s", "400ms", "1h30m", 5],
 }
 DURATION_OR_ZERO = DURATION | {"anyOf": [*DURATION["anyOf"], {"const": 0}]}
-EMPTY = sha256(b"").hexdigest()
+# Of texts that no client can send as a token, such as those of a variable that was not set.
+BLANKS = frozenset(sha256(text).hexdigest() for text in (b"", b" ", b"\n", b"\r\n", b"\t", b"  "))
 
 
 def _duration(value: Any, *, zero: bool = False) -> float:
@@ -54,8 +56,8 @@ def _address(text: str) -> str:
 
 
 def _of_something(digest: str) -> str:
-    if digest == EMPTY:
-        raise ValueError("may not be the hash of the empty text, which anybody can send")
+    if digest in BLANKS:
+        raise ValueError("may not be the hash of a blank text: hash the token itself")
     return digest
 
 
@@ -65,6 +67,13 @@ def _readable(url: str) -> str:
     return url
 
 
+def _secret(text: str) -> str:
+    secret(text, "it")
+    return text
+
+
+# What clients must show, in the clear.
+Secret = Annotated[str, AfterValidator(_secret)]
 Flag = Annotated[bool, Field(strict=True)]
 Duration = Annotated[float, BeforeValidator(_duration), WithJsonSchema(DURATION)]
 DurationOrZero = Annotated[
@@ -87,6 +96,8 @@ class Model(BaseModel):
     """What all parts share: nothing unknown, nothing changed after reading, a key without a value is absent."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    # Keys whose absence opens a door, and what one without a value is read as, to be refused.
+    never_blank: ClassVar[Mapping[str, Any]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -94,7 +105,7 @@ class Model(BaseModel):
         if not isinstance(data, dict):
             return data
         return {
-            key: value
+            key: cls.never_blank[key] if value is None and key in cls.never_blank else value
             for key, value in data.items()
-            if value is not None or key not in cls.model_fields
+            if value is not None or key not in cls.model_fields or key in cls.never_blank
         }

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hmac
 import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -28,6 +29,7 @@ from fairlead.flows.cache import ResultCache
 from fairlead.flows.table import FlowTable
 from fairlead.flows.workloads import canonical
 from fairlead.serving.http import whole_seconds
+from fairlead.serving.locality import is_local_peer, passed_on
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -91,7 +93,10 @@ class GrpcFlows:
         self, deed: Callable[[Any, Context], Awaitable[Any]]
     ) -> Callable[[Any, Context], Awaitable[Any]]:
         async def guarded(request: Any, context: Context) -> Any:
-            if self.token is not None and not self._knows(context):
+            if self.token is None:
+                if (said := _stranger(context)) is not None:
+                    await context.abort(grpc.StatusCode.PERMISSION_DENIED, said)
+            elif not self._knows(context):
                 said = "this service needs its token, in the metadata as x-api-key"
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, said)
             if request is None:
@@ -102,10 +107,11 @@ class GrpcFlows:
 
     def _knows(self, context: Context) -> bool:
         given = [value for key, value in context.invocation_metadata() or () if key == "x-api-key"]
-        if not self.token or len(given) != 1:
+        token = (self.token or "").strip()
+        if not token or len(given) != 1:
             return False
         sent = given[0].encode() if isinstance(given[0], str) else given[0]
-        return hmac.compare_digest(sent, self.token.encode())
+        return hmac.compare_digest(sent, token.encode())
 
     # Flows
 
@@ -246,6 +252,27 @@ class GrpcFlows:
             self.cache.delete(key)
         except ValueError as error:
             reply.operation_status, reply.error = wire.ERROR, str(error)
+
+
+def _stranger(context: Context) -> str | None:
+    """Say why a call is not of this machine alone; None if it is.
+
+    The library shows no `:authority`; a page in a browser, which could have one made to mean this machine, speaks no
+    gRPC without a proxy.
+    """
+    if not is_local_peer(_peer_of(context.peer())):
+        return "without a token this service answers requests from its own machine only"
+    names = (key.encode() for key, _ in context.invocation_metadata() or ())
+    found = passed_on(names)
+    return None if found is None else found.detail
+
+
+def _peer_of(written: str) -> str | None:
+    """Read the peer as gRPC writes it: ipv4:127.0.0.1:5000, ipv6:%5B::1%5D:5000 or unix:/path."""
+    family, _, rest = unquote(written).partition(":")
+    if family.startswith("unix"):
+        return None
+    return rest.rpartition(":")[0].strip("[]") if family in ("ipv4", "ipv6") else ""
 
 
 def _reader(kind: Any) -> Callable[[bytes], Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
+from fairlead.config import secret
 from fairlead.core.ticket import WITHDRAWN
 from fairlead.documents.addresses import is_loopback, split_address
 from fairlead.documents.watching import Watch
@@ -23,6 +24,7 @@ from fairlead.runtime.viewing import GateView
 from fairlead.serving import process
 from fairlead.serving.limits import USUAL
 from fairlead.serving.listener import LAST_MOMENT, Listener, written_address
+from fairlead.serving.locality import notice
 from fairlead.serving.logs import set_up_logging
 
 if TYPE_CHECKING:
@@ -134,7 +136,7 @@ class FlowServer:
         limits: Limits = USUAL,
         gates: MakeGates = plain_gates,
     ) -> None:
-        token = token or None  # an empty one, such as of a variable that is not set, is no secret
+        token = secret(token, "token")
         for address in (http, grpc):
             if address is not None and token is None and not is_loopback(address):
                 raise ConfigError(
@@ -214,12 +216,13 @@ class FlowServer:
         self._loaded = loaded
 
     def describe(self) -> str:
-        """Say in one line what is served where."""
+        """Say what is served where, and whom it answers."""
         where = [self.http.url] if self.http is not None else []
         if self.grpc is not None:
             where.append(f"grpc {self.grpc.address}")
         count = len(self._loaded.settings.control_points)
-        return f"fairlead flows: {'; '.join(where)}; {count} control point{'s' * (count != 1)}"
+        said = f"fairlead flows: {'; '.join(where)}; {count} control point{'s' * (count != 1)}"
+        return said if self._token is not None else f"{said}\n{notice('it', setting='--token')}"
 
 
 def follow(

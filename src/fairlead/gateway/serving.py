@@ -26,6 +26,7 @@ from fairlead.gateway.proxy import CutShort, Proxy
 from fairlead.runtime import plain_gates
 from fairlead.serving import process
 from fairlead.serving.listener import LAST_MOMENT, Listener
+from fairlead.serving.locality import notice
 from fairlead.serving.logs import set_up_logging
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class Gateway:
         self._follow_capacity()  # also where only what is declared has changed
 
     def describe(self) -> str:
-        """Say in one line what is served where."""
+        """Say what is served where, and whom it answers."""
         count = len(self.fleet.describe())
         pools = self.admission.pools.values()
         slots = f"{sum(pool.slots for pool in pools)} slots"
@@ -149,8 +150,13 @@ class Gateway:
             slots += f", reservations reduced from {asked} to {reserved}"
         return (
             f"fairlead gateway: {self.data_listener.url} → {count} upstream{'s' * (count != 1)}, "
-            f"{slots}; admin {self.admin_listener.url}"
+            f"{slots}; admin {self.admin_listener.url}{self._notice()}"
         )
+
+    def _notice(self) -> str:
+        if self.admission.settings.admin.token is not None:
+            return ""
+        return "\n" + notice("the admin port", setting="admin.token")
 
 
 def follow(gateway: Gateway, loaded: Loaded, config: str | os.PathLike[str]) -> Watch[Loaded]:

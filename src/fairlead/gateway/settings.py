@@ -6,7 +6,8 @@ column for what is wrong, is `loading`'s.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     ConfigDict,
@@ -27,6 +28,7 @@ from fairlead.documents.values import (
     Flag,
     Model,
     RedisUrl,
+    Secret,
 )
 from fairlead.gateway.values import (
     MOST_SLOTS,
@@ -229,7 +231,9 @@ class Admin(Model):
     """The port for operators."""
 
     listen: Address = "127.0.0.1:8081"
-    token: Annotated[str, StringConstraints(min_length=1)] | None = Field(default=None, repr=False)
+    token: Secret | None = Field(default=None, repr=False)
+
+    never_blank: ClassVar[Mapping[str, Any]] = {"token": ""}
 
     @model_validator(mode="after")
     def _guarded(self) -> Self:

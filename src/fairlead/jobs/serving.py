@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from fairlead.config import secret
 from fairlead.documents.addresses import is_loopback
 from fairlead.errors import ConfigError
 from fairlead.jobs.api import JobsApi
@@ -16,6 +17,7 @@ from fairlead.jobs.worker import NOTHING_LEFT
 from fairlead.serving import process
 from fairlead.serving.limits import USUAL
 from fairlead.serving.listener import LAST_MOMENT, Listener
+from fairlead.serving.locality import notice
 from fairlead.serving.logs import set_up_logging
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ class JobServer:
         app: str | None = None,
         view: bool = False,
     ) -> None:
-        token = token or None  # an empty one, such as of a variable that is not set, is no secret
+        token = secret(token, "token")
         if http is not None:
             try:
                 alone = is_loopback(http)
@@ -95,7 +97,7 @@ class JobServer:
         return NOTHING_LEFT if self.jobs.crew is None else self.jobs.crew.left()
 
     def describe(self) -> str:
-        """Say in one line what is served where."""
+        """Say what is served where, and whom it answers."""
         where = "no HTTP" if self.http is None else self.http.url
         count = len(self.jobs.tasks)
         if not count:
@@ -108,7 +110,12 @@ class JobServer:
         return (
             f"fairlead jobs: {where}; {count} task{'s' * (count != 1)}; "
             f"slots {', '.join(' '.join(one.split()) for one in slots)}"
+            f"{self._notice()}"
         )
+
+    def _notice(self) -> str:
+        open_here = self.http is not None and self.api.token is None
+        return "\n" + notice("it", setting="--token") if open_here else ""
 
 
 def run(

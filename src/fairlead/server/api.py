@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.observe.negotiation import ranges_of
 from fairlead.server import static
 from fairlead.server.openapi import described
-from fairlead.serving.access import Access, Role
+from fairlead.serving.access import Access, Role, refuse_strangers
 from fairlead.serving.http import Answer, Problem, Stream, answer, values_of
 from fairlead.serving.routes import READING, Application, Routes, telling_errors
 
@@ -108,6 +108,8 @@ class ControlApi(Application):
             return await deed(scope, receive, *holes)
 
     def _file(self, scope: Scope) -> Answer:
+        if self.access.open:
+            refuse_strangers(scope)
         if scope["method"] not in READING:
             headers = ((b"allow", b"GET, HEAD"),)
             raise Problem(405, "method_not_allowed", "files are for GET, HEAD", headers=headers)

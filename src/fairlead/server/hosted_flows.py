@@ -67,7 +67,7 @@ class HostedFlows(Hosted):
     async def start(self) -> None:
         """Take the addresses and begin."""
         await self.server.__aenter__()
-        self.state, self.detail = "running", self.server.describe()
+        self.state, self.detail = "running", self.server.describe().partition("\n")[0]
 
     async def stop(self, grace: float) -> None:
         """Let those who wait get their turn, and those who run end, for a while; then refuse whoever waits."""

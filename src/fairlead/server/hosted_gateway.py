@@ -52,7 +52,7 @@ class HostedGateway(Hosted):
     async def start(self) -> None:
         """Take both addresses and begin."""
         await self.gateway.__aenter__()
-        self.state, self.detail = "running", self.gateway.describe()
+        self.state, self.detail = "running", self.gateway.describe().partition("\n")[0]
 
     async def stop(self, grace: float) -> None:
         """Finish what runs or waits."""

@@ -109,7 +109,7 @@ class HostedJobs(Hosted):
         """Open the database, and begin."""
         await self.server.__aenter__()
         self._looking = asyncio.create_task(self._look())
-        self.state, self.detail = "running", self.server.describe()
+        self.state, self.detail = "running", self.server.describe().partition("\n")[0]
 
     async def _look(self) -> None:
         """Count what is stored, now and then."""
@@ -120,7 +120,7 @@ class HostedJobs(Hosted):
                 self.counted = await store.states()
                 self.workers = sum(not one.expired for one in await store.workers())
                 if self.state == "failed":
-                    self.state, self.detail = "running", self.server.describe()
+                    self.state, self.detail = "running", self.server.describe().partition("\n")[0]
             except FairleadError as error:
                 self.state, self.detail = "failed", str(error)
             await asyncio.sleep(max(LOOK, SHARE * (time.monotonic() - begun)))

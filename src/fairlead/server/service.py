@@ -29,6 +29,7 @@ from fairlead.serving.access import Access, Role, Token
 from fairlead.serving.http import Problem
 from fairlead.serving.limits import Limits
 from fairlead.serving.listener import Listener, Tls
+from fairlead.serving.locality import notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -307,6 +308,19 @@ class Server:
         self.history.dismiss()
         return []
 
+    def _open_ports(self) -> list[str]:
+        """Name the ports that ask for no token."""
+        loaded = self.loaded
+        jobs, flows = loaded.settings.jobs, loaded.flows_listening
+        found = ["the dashboard"] if self.api.access.open else []
+        if loaded.gateway is not None and loaded.gateway.settings.admin.token is None:
+            found.append("gateway.admin")
+        if loaded.flows is not None and flows.token is None and (flows.http or flows.grpc):
+            found.append("flows")
+        if jobs is not None and jobs.http is not None and jobs.token is None:
+            found.append("jobs.http")
+        return found
+
     def audit(self, who: str, what: str) -> None:
         """Note what somebody did."""
         log.info("%s: %s", who, what)
@@ -324,6 +338,8 @@ class Server:
         if self.upstream is not None:
             said = "a demonstration, until gateway.upstreams names yours"
             lines.append(f"  {'upstream':<8} {self.upstream.url} ({said})")
+        if open_ports := self._open_ports():
+            lines.append(notice(*open_ports, setting="one each"))
         if self.loaded.settings.jobs is not None and self.traffic is not None:
             lines.append(
                 "  demo traffic runs; switch it off with fairlead serve --no-demo or demo: {traffic: false}"

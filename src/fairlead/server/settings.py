@@ -6,7 +6,8 @@ for what is wrong, is `loading`'s.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
@@ -18,6 +19,7 @@ from fairlead.documents.values import (
     DurationOrZero,
     Flag,
     Model,
+    Secret,
 )
 
 Role = Literal["viewer", "operator", "admin"]
@@ -73,6 +75,8 @@ class ServerSettings(Model):
     shutdown_grace: DurationOrZero = 30.0
     otel: Otel | None = None
 
+    never_blank: ClassVar[Mapping[str, Any]] = {"tokens": None}
+
     @field_validator("tokens")
     @classmethod
     def _each_once(cls, given: list[Token]) -> list[Token]:
@@ -109,7 +113,7 @@ class JobsSettings(Model):
     database: Text | None = Field(default=None, repr=False)
     app: Text | None = None
     http: Address | None = None
-    token: Text | None = Field(default=None, repr=False)
+    token: Secret | None = Field(default=None, repr=False)
     executors: dict[Name, Any] | None = None
     planner: Text | None = None
     tenants: dict[str, Any] | None = None
@@ -117,6 +121,8 @@ class JobsSettings(Model):
     max_running_per_dag: int | None = None
     retention: Any = None
     webhook: Text | None = Field(default=None, repr=False)
+
+    never_blank: ClassVar[Mapping[str, Any]] = {"token": ""}
 
     @property
     def own(self) -> dict[str, Any]:
@@ -150,7 +156,9 @@ class FlowsListening(Model):
 
     http: Address | None = "127.0.0.1:8088"
     grpc: Address | None = None
-    token: Text | None = Field(default=None, repr=False)
+    token: Secret | None = Field(default=None, repr=False)
+
+    never_blank: ClassVar[Mapping[str, Any]] = {"token": ""}
 
     @model_validator(mode="after")
     def _guarded(self) -> Self:

@@ -1,21 +1,21 @@
 """Who may ask: one token, or tokens with roles; and which pages in a browser may.
 
-Without a token a service listens on loopback only, and whoever reaches it may ask.  A page in a browser on that machine
-reaches it too: one from another site is told by its Origin, and one whose own name was made to mean 127.0.0.1 (DNS
-rebinding) by the Host it asked for.  With tokens nothing is ambient, and no other site can send one.
+Without a token a service listens on loopback only, and answers what comes from its own machine (`locality`).  A page in
+a browser on that machine is there too: one from another site is known by its Origin.  With tokens nothing is ambient,
+and no other site can send one.
 """
 
 from __future__ import annotations
 
 import hmac
 from enum import IntEnum
-from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from fairlead.documents.addresses import is_here
 from fairlead.serving.http import Problem, is_json, values_of
+from fairlead.serving.locality import stranger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,28 +41,36 @@ def _host_of(origin: bytes) -> str | None:
         return None
 
 
-# Most ask for the same few hosts, and reading an address costs as much as deciding on a flow.
-@lru_cache(maxsize=64)
-def _is_asked_for_here(host: bytes) -> bool:
-    return is_here(_host_of(b"//" + host))
-
-
 def authorize(
     scope: Scope, token: str | None, *, realm: str = "fairlead", setting: str = "token"
 ) -> None:
-    """Ask for the token; without one, answer no page that came from another machine."""
+    """Ask for the token; without one, answer this machine, and no page that came from another one."""
     if token is None:
+        refuse_strangers(scope, f"a {setting}")
         for name, value in scope["headers"]:
-            if name == b"host":
-                if value and not _is_asked_for_here(value):
-                    raise _foreign_host(f"a {setting}")
-            elif name == b"origin" and not is_here(_host_of(value)):
+            if name == b"origin" and not is_here(_host_of(value)):
                 detail = f"without a {setting} this service does not answer pages from elsewhere"
                 raise Problem(403, "foreign_origin", detail)
         return
     secret = bearer(scope)
     if secret is None or not hmac.compare_digest(secret, token.encode()):
         raise _unauthorized(realm, setting)
+
+
+def refuse_strangers(scope: Scope, lacking: str = "tokens") -> None:
+    """Raise a Problem for a request that is not of this machine alone."""
+    found = stranger(_peer_of(scope), scope["headers"], lacking)
+    if found is not None:
+        raise Problem(403, found.code, found.detail)
+
+
+def _peer_of(scope: Scope) -> str | None:
+    client = scope.get("client")
+    if client:
+        return str(client[0])
+    # A Unix socket has no port.  Of a TCP connection that is gone already the peer is not known: nobody's, not ours.
+    server = scope.get("server")
+    return None if not server or server[1] is None else ""
 
 
 def _unauthorized(realm: str, setting: str = "token") -> Problem:
@@ -117,6 +125,8 @@ class Access:
 
     def allow(self, scope: Scope, needed: Role) -> Caller:
         """Tell who asks, or raise a Problem: 401 unknown, 403 not enough of a role or a foreign page, 415 no JSON."""
+        if self.open:
+            refuse_strangers(scope)
         caller = LOCAL if self.open else self._known(scope)
         self._refuse_foreign_pages(scope)
         if caller.role < needed:
@@ -141,8 +151,6 @@ class Access:
         return Caller(found.name, found.role)
 
     def _refuse_foreign_pages(self, scope: Scope) -> None:
-        if self.open and not all(map(_is_asked_for_here, filter(None, values_of(scope, b"host")))):
-            raise _foreign_host("tokens")
         host = b"".join(values_of(scope, b"host")[:1])
         origins = values_of(scope, b"origin")
         sites = values_of(scope, b"sec-fetch-site")
@@ -151,11 +159,6 @@ class Access:
         if foreign or crossing:
             detail = "this service does not answer pages from elsewhere"
             raise Problem(403, "foreign_origin", detail)
-
-
-def _foreign_host(lacking: str) -> Problem:
-    detail = f"without {lacking} this service answers to localhost and 127.0.0.1 only"
-    return Problem(403, "foreign_host", detail)
 
 
 def _netloc_of(origin: bytes) -> bytes:

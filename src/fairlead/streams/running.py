@@ -7,6 +7,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from fairlead.serving.locality import notice
 from fairlead.streams.status import ADDRESS, StatusServer
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def run(
             if status is not None:
                 status.start()
             _say(_described(app, status))
+            if status is not None and status.token is None:
+                _say(notice("it", setting="--token"))
             app.run()
     finally:
         if status is not None:

@@ -18,9 +18,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
-from fairlead.config import shown
+from fairlead.config import secret, shown
 from fairlead.documents import addresses
 from fairlead.errors import ConfigError
+from fairlead.serving.locality import Stranger, stranger
 from fairlead.streams.lag import LagWatch
 from fairlead.streams.metrics import StreamMetrics
 
@@ -58,7 +59,7 @@ class StatusServer:
         self, app: StreamApp, address: str = ADDRESS, *, token: str | None = None, name: str = ""
     ) -> None:
         host, port = split_address(address)
-        token = token or None  # an empty one, such as of a variable that is not set, is no secret
+        token = secret(token, "token")
         if token is None and not addresses.is_here(host):
             raise ConfigError(
                 f"{address} can be reached from other machines: set a token that clients must show (--token, or "
@@ -113,9 +114,11 @@ class StatusServer:
         return hmac.compare_digest(given, f"Bearer {self.token}".encode())
 
     def answer(
-        self, target: str, authorization: str | None = None, host: str | None = None
+        self, target: str, authorization: str | None = None, foreign: Stranger | None = None
     ) -> Answer:
-        """Answer a GET."""
+        """Answer a GET; `foreign` says why it is not of this machine alone."""
+        if not target.startswith("/"):  # an absolute one names a host of its own
+            return problem(400, "the request target must be a path, such as /status")
         path, query = urlsplit(target).path.rstrip("/"), urlsplit(target).query
         if path not in PATHS:
             return problem(
@@ -123,9 +126,8 @@ class StatusServer:
             )
         if not self.admits(path, authorization):
             return problem(401, "this needs a token: send Authorization: Bearer <token>")
-        # A page whose own name was made to mean 127.0.0.1 may read what is answered; it asks for that name.
-        if self.token is None and path not in OPEN and host and not addresses.is_here(_named(host)):
-            return problem(403, "without a token this answers to localhost and 127.0.0.1 only")
+        if self.token is None and path not in OPEN and foreign is not None:
+            return problem(403, foreign.detail)
         if path == "/metrics":
             return Answer(200, *self._metrics.render())
         if path == "/status":
@@ -237,8 +239,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._late.cancel()
         owner = self.server.owner
         try:
-            sent = self.headers
-            answer = owner.answer(self.path, sent.get("Authorization"), sent.get("Host"))
+            fields = [
+                (name.lower().encode("latin-1", "replace"), value.encode("latin-1", "replace"))
+                for name, value in self.headers.items()
+            ]
+            foreign = stranger(self.client_address[0], fields)
+            answer = owner.answer(self.path, self.headers.get("Authorization"), foreign)
         except Exception as error:  # somebody's scheduler explains itself wrongly, or worse
             answer = problem(500, f"this could not be told: {error!r}")
         self.send_response(answer.status)
@@ -294,9 +300,3 @@ def split_address(text: str) -> tuple[str, int]:
         raise ConfigError(
             f"the address to listen on must be host:port, such as {ADDRESS}, or a port; got {shown(text)}"
         ) from None
-
-
-def _named(host: str) -> str:
-    """The name in a Host header, without its port."""
-    found = re.fullmatch(r"\[(.*)\](?::[0-9]*)?|([^:]*)(?::[0-9]*)?", host.strip().lower())
-    return "" if found is None else found[1] or found[2] or ""
