@@ -275,7 +275,7 @@ def test_without_a_token_grpc_answers_its_own_machine_alone(tmp_path: Path):
             every_door(tmp_path) as doors,
             grpc.aio.insecure_channel(doors["grpc"][0]) as channel,
         ):
-            check = channel.unary_unary(f"/{wire.SERVICE}/Check")
+            check: Any = channel.unary_unary(f"/{wire.SERVICE}/Check")
             asked = wire.message("CheckRequest")(control_point="checkout").SerializeToString()
             await check(asked)
             for name in ("x-forwarded-for", "forwarded", "x-real-ip", "via"):
