@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -478,3 +479,106 @@ def test_a_health_path_that_is_new_is_used():
             await until(lambda: fleet.capacities() == {"": 0})
 
     run(main())
+
+
+class TestBackendsThatFail:
+    URLS = ("http://127.0.0.1:1", "http://127.0.0.1:2", "http://127.0.0.1:3")
+
+    def fleet(self, number: int = 2, **outliers: Any) -> tuple[Fleet, Changes, list[Member]]:
+        changes = Changes()
+        listed = [{"url": url, "capacity": 8} for url in self.URLS[:number]]
+        fleet = changes.fleet = Fleet(settings(*listed, outliers=outliers), changes.note)
+        return fleet, changes, list(fleet._upstreams.values())
+
+    def call(self, fleet: Fleet, bad: set[str]) -> str:
+        """Send one call to where the fleet says, which fails at once if the backend is bad."""
+        chosen = fleet.choose(None)
+        assert chosen is not None
+        number = chosen.used
+        chosen.in_flight += 1
+        fleet.tried(chosen, "error" if chosen.url in bad else "ok", perf_counter(), number)
+        fleet.finished(chosen, number)
+        return chosen.url
+
+    def test_do_not_draw_traffic_by_failing_fast(self):
+        fleet, _, (one, _) = self.fleet(enabled=True, consecutive=1000, requests=1000)
+        found = [self.call(fleet, {one.url}) for _ in range(100)]
+        assert found.count(one.url) <= 3
+        fleet, _, (one, _) = self.fleet(enabled=False)  # they would take turns
+        assert [self.call(fleet, {one.url}) for _ in range(100)].count(one.url) == 50
+
+    def test_are_ejected_with_their_slots_and_one_request_at_a_time_probes_them(self, monkeypatch):
+        now = 100.0
+        monkeypatch.setattr("fairlead.gateway.fleet.perf_counter", lambda: now)
+        fleet, changes, (one, two) = self.fleet()
+        for _ in range(5):
+            fleet.tried(one, "failed", now)
+        assert changes == [{"": 8}]
+        assert one.describe()["state"] == "ejected"
+        assert one.describe()["errors"] == 5
+        assert {fleet.choose(None) for _ in range(10)} == {two}
+        now += 5.0
+        assert fleet.choose(None) is one
+        probe = one.used
+        assert {fleet.choose(None) for _ in range(10)} == {two}
+        assert changes == [{"": 8}]
+        fleet.answered(one, 0.01, now, probe)
+        assert changes == [{"": 8}, {"": 16}]
+        assert one.describe()["state"] == "healthy"
+        assert {fleet.choose(None) for _ in range(10)} == {one, two}
+
+    def test_are_not_probed_by_a_request_that_has_failed_elsewhere(self, monkeypatch):
+        now = 100.0
+        monkeypatch.setattr("fairlead.gateway.fleet.perf_counter", lambda: now)
+        fleet, _, (one, two, three) = self.fleet(3)
+        for _ in range(5):
+            fleet.tried(one, "failed", now)
+        now += 5.0
+        assert fleet.choose(None, [two]) is three
+        assert fleet.choose(None) is one
+
+    def test_are_used_where_there_is_no_other(self):
+        fleet, changes, (one, two) = self.fleet()
+        for _ in range(5):
+            fleet.tried(one, "error", perf_counter())
+        assert changes == [{"": 8}]
+        fleet.unreachable(two, "refused")  # of those that are well none may be out now
+        assert changes == [{"": 8}, {"": 8}]
+        assert fleet.choose(None) is one
+        assert one.describe()["state"] == "healthy"
+
+    def test_serve_a_model_that_is_nowhere_else(self):
+        fleet = fleet_of(
+            {"url": self.URLS[0], "capacity": 8, "models": ["only"]},
+            {"url": self.URLS[1], "capacity": 8, "models": ["other"]},
+        )
+        one, _ = fleet._upstreams.values()
+        for _ in range(5):
+            fleet.tried(one, "error", perf_counter())
+        assert one.describe()["state"] == "ejected"
+        assert fleet.runs("only")
+        assert fleet.choose("only") is one
+
+    def test_slow_ones_get_less(self):
+        fleet, _, (one, two) = self.fleet()
+        for _ in range(20):
+            fleet.answered(one, 2.0, perf_counter())
+            fleet.answered(two, 0.1, perf_counter())
+        found = []
+        for _ in range(8):
+            chosen = fleet.choose(None)
+            assert chosen is not None
+            chosen.in_flight += 1
+            found.append(chosen)
+        assert found.count(one) <= 1
+
+    @given(st.data())
+    def test_those_that_are_equally_well_are_told_apart_by_load_alone(self, data):
+        fleet, _, members = self.fleet(3)
+        for member in members:
+            member.in_flight = data.draw(st.integers(0, 7))
+            for _ in range(data.draw(st.integers(0, 3))):
+                fleet.answered(member, data.draw(st.floats(0.1, 0.14)), perf_counter())
+        chosen = fleet.choose(None)
+        assert chosen is not None
+        assert chosen.in_flight == min(member.in_flight for member in members)

@@ -5,6 +5,7 @@ Each refuses with a sentence that begins with "must" or "may not".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Annotated, Any, ClassVar
@@ -34,6 +35,13 @@ DURATION = {
     ],
     "examples": ["30s", "400ms", "1h30m", 5],
 }
+SHARE = {
+    "anyOf": [
+        {"type": "string", "pattern": r"^\s*[0-9]{1,3}(\.[0-9]{1,6})?%\s*$"},
+        {"type": "number", "minimum": 0, "maximum": 1},
+    ],
+    "examples": ["50%", 0.1],
+}
 DURATION_OR_ZERO = DURATION | {"anyOf": [*DURATION["anyOf"], {"const": 0}]}
 # Of texts that no client can send as a token, such as those of a variable that was not set.
 BLANKS = frozenset(sha256(text).hexdigest() for text in (b"", b" ", b"\n", b"\r\n", b"\t", b"  "))
@@ -48,6 +56,19 @@ def _duration(value: Any, *, zero: bool = False) -> float:
 
 def _duration_or_zero(value: Any) -> float:
     return _duration(value, zero=True)
+
+
+def _share(value: Any) -> float:
+    said = str(value).strip() if isinstance(value, str) else ""
+    if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?%", said):
+        share = float(said[:-1]) / 100.0
+    elif type(value) in (int, float):
+        share = float(value)
+    else:
+        share = -1.0
+    if not 0.0 <= share <= 1.0:
+        raise ValueError(f"must be a share such as 50%, or 0 to 1; got {shown(value)}")
+    return share
 
 
 def _address(text: str) -> str:
@@ -79,6 +100,7 @@ Duration = Annotated[float, BeforeValidator(_duration), WithJsonSchema(DURATION)
 DurationOrZero = Annotated[
     float, BeforeValidator(_duration_or_zero), WithJsonSchema(DURATION_OR_ZERO)
 ]
+Share = Annotated[float, BeforeValidator(_share), WithJsonSchema(SHARE)]
 Address = Annotated[str, AfterValidator(_address)]
 Digest = Annotated[  # of a secret, SHA-256 in hex
     str,

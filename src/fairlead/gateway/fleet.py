@@ -2,7 +2,8 @@
 
 Health is looked at by one task per backend; a connection that fails marks its backend at once, and looking brings it
 back.  Slots are counted per *pool*: backends that can stand in for each other.  With `pool_by: model` two backends that
-share a model share a pool, and a pool's name is its models.  Who is admitted is decided elsewhere, by the numbers given
+share a model share a pool, and a pool's name is its models.  A backend that answers with faults is ejected for a time
+(`outliers`).  Who is admitted is decided elsewhere, by the numbers given
 here.
 """
 
@@ -10,26 +11,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from fairlead.errors import Misuse
 from fairlead.gateway import settings as described
+from fairlead.gateway.outliers import FAULTS, Outliers, Record
+from fairlead.gateway.outliers import Outcome as Outcome
 from fairlead.gateway.reservations import ONLY, connected, declared, pool_name
-from fairlead.gateway.upstream import Upstream, look
+from fairlead.gateway.upstream import Upstream, in_use, look
 from fairlead.gateway.values import MOST_SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
+WORDS = {
+    "error": "it answered with a status of 500 or above",
+    "failed": "it gave no whole answer",
+}
+WEIGHED_FOR = 0.1  # seconds for which penalties stay as they are while no try fails
 LOST_INTERVAL = 1.0  # seconds between looks at a backend that is down, at most
-
-# How one try at a backend ended: with a status below 500; with 503 and `Retry-After`, for the backend is full; with
-# another status from 500; or without an answer: not connected, reset, malformed, or silent for too long.
-Outcome = Literal["ok", "full", "error", "failed"]
 
 log = logging.getLogger("fairlead.gateway")
 
@@ -45,6 +51,8 @@ class Fleet:
         self._followers: dict[Upstream, asyncio.Task[None]] = {}
         self._session: aiohttp.ClientSession | None = None
         self._choices = 0
+        self._outliers = Outliers(settings.outliers)
+        self._weigh_at = 0.0
         self._pools: dict[str, list[Upstream]] = {}
         self._pool_of: dict[str, str] = {}
         for given in settings.upstreams:
@@ -92,6 +100,8 @@ class Fleet:
     def retune(self, settings: described.Settings) -> None:
         """Follow a changed configuration: it decides on what it lists; what was added at run time stays."""
         self._settings = settings
+        self._outliers.settings = settings.outliers
+        self._weigh_at = 0.0
         listed = {given.url: given for given in settings.upstreams}
         for upstream in list(self._upstreams.values()):
             if upstream.from_file and upstream.url not in listed:
@@ -112,7 +122,7 @@ class Fleet:
 
     def _slots(self, members: Iterable[Upstream]) -> int:
         """Add up what backends take; a `capacity` for all of them stands in for those that have not said."""
-        usable = [upstream for upstream in members if upstream.usable]
+        usable = in_use(members)
         total = sum(upstream.capacity for upstream in usable)
         fixed = self._settings.capacity
         if fixed is not None and self._settings.pool_by is None and total:
@@ -132,7 +142,7 @@ class Fleet:
 
     def bound(self) -> int | None:
         """Return how many calls all usable backends take together; None if one of them has not said."""
-        usable = [one for one in self._upstreams.values() if one.usable]
+        usable = in_use(self._upstreams.values())
         if any(one.bound is None for one in usable):
             return None
         return sum(one.capacity for one in usable)
@@ -168,26 +178,87 @@ class Fleet:
         )
 
     def choose(self, model: str | None, exclude: Collection[Upstream] = ()) -> Upstream | None:
-        """Choose the least loaded backend for a model, of equally loaded ones the least recently used."""
+        """Choose a backend for a model; `used` then is the number of the try.
+
+        One that has room before one that has none; then the least load, in flight / capacity + penalty; of equally
+        loaded ones the least recently used.  An ejected one is chosen if its probe is due and the request has failed
+        nowhere else, or if there is no other.
+        """
+        now = perf_counter()
+        if now >= self._weigh_at:
+            self._weigh(now)
         best: Upstream | None = None
-        best_load = (True, 0.0, 0)
+        best_load = (True, True, 0.0, 0)
         for upstream in self._upstreams.values():
             if not upstream.healthy or upstream in exclude or not upstream.serves(model):
                 continue
             capacity = upstream.capacity
             if capacity <= 0:
                 continue
-            in_flight = upstream.in_flight
-            load = (in_flight >= capacity, in_flight / capacity, upstream.used)
+            in_flight, record = upstream.in_flight, upstream.record
+            out = record.until is not None
+            if out and not exclude and record.due(now) and in_flight < capacity:
+                best = upstream
+                break
+            load = (
+                out,
+                in_flight >= capacity,
+                in_flight / capacity + record.penalty,
+                upstream.used,
+            )
             if best is None or load < best_load:
                 best, best_load = upstream, load
         if best is not None:
             self._choices += 1
             best.used = self._choices
+            if best.record.until is not None:
+                self._outliers.chosen(best.record, best.used, now)
         return best
 
-    def answered(self, upstream: Upstream, latency: float, now: float) -> None:
+    def _weigh(self, now: float) -> None:
+        self._weigh_at = now + WEIGHED_FOR
+        for members in self._pools.values():
+            self._outliers.weigh([one.record for one in members if one.usable], now)
+
+    def tried(
+        self, upstream: Upstream, outcome: Outcome, now: float, number: int | None = None
+    ) -> None:
+        """Note how a try ended, by the clock of `answered`; a try that its own client ended is not reported.
+
+        `number` is the backend's `used` as it was chosen.
+        """
+        record = upstream.record
+        peers: list[Record] = []
+        if outcome in FAULTS:
+            self._weigh_at = 0.0
+            upstream.failed(WORDS[outcome])
+            peers = [one.record for one in self._pool_with(upstream) if one.usable]
+        if self._outliers.tried(record, outcome, now, number, peers):
+            if record.ejected:
+                upstream.back_at = time.time() + record.out_for
+                log.warning(
+                    "upstream %s is ejected for %g s: %s, %d time(s) in a row",
+                    upstream.url,
+                    record.out_for,
+                    WORDS[outcome],
+                    record.consecutive,
+                )
+            else:
+                log.info("upstream %s answers again", upstream.url)
+            self._changed()
+
+    def _pool_with(self, upstream: Upstream) -> Iterable[Upstream]:
+        if self._settings.pool_by is None:
+            return self._upstreams.values()
+        return next((members for members in self._pools.values() if upstream in members), ())
+
+    def answered(
+        self, upstream: Upstream, latency: float, now: float, number: int | None = None
+    ) -> None:
         """Learn from the time to the first byte of a call that went well, by any one steady clock."""
+        if self._outliers.answered(upstream.record, latency, now, number):
+            log.info("upstream %s answers again", upstream.url)
+            self._changed()
         if upstream.capacity_rule != "adaptive":
             return
         before = upstream.gradient.limit
@@ -200,15 +271,14 @@ class Fleet:
         if upstream.healthy:
             log.warning("upstream %s is unreachable: %s", upstream.url, reason)
             upstream.healthy = False
+            upstream.failed(f"it is unreachable: {reason}")
             upstream.nudge.set()
             self._changed()
 
-    def tried(self, upstream: Upstream, outcome: Outcome, now: float) -> None:
-        """Note how a try ended, by the clock of `answered`; a try that its own client ended is not reported."""
-
-    def finished(self, upstream: Upstream) -> None:
+    def finished(self, upstream: Upstream, number: int | None = None) -> None:
         """Count a call out."""
         upstream.in_flight -= 1
+        self._outliers.finished(upstream.record, number)
         if upstream.draining and not upstream.in_flight and upstream in self._leaving:
             self._leaving.remove(upstream)
             log.info("upstream %s has drained", upstream.url)
@@ -268,6 +338,8 @@ class Fleet:
                     level = logging.INFO if found.healthy else logging.WARNING
                     state = "healthy" if found.healthy else "unhealthy"
                     log.log(level, "upstream %s is %s", upstream.url, state)
+                    if not found.healthy:
+                        upstream.failed("it did not answer when it was looked at")
                 upstream.healthy, upstream.awaited = found.healthy, False
                 self._changed()
             if not seen.done():
@@ -283,6 +355,10 @@ class Fleet:
                 await asyncio.sleep(min(interval, LOST_INTERVAL))
 
     def _changed(self) -> None:
+        self._weigh_at = 0.0
+        for members in self._pools.values():
+            healthy = [one.record for one in members if one.usable]
+            self._outliers.keep_bound(healthy, perf_counter())
         now = self._standing()
         if now != self._last:
             self._last = now

@@ -29,6 +29,7 @@ from fairlead.documents.values import (
     Model,
     RedisUrl,
     Secret,
+    Share,
 )
 from fairlead.gateway.values import (
     MOST_SLOTS,
@@ -49,6 +50,7 @@ CLASSES: tuple[ClassName, ...] = ("bulk", "default", "interactive", "system")
 BULK, DEFAULT, INTERACTIVE, SYSTEM = range(4)
 
 
+MOST_OUT = 0.5  # of the backends of a pool, at once
 SMG_NAMES = {
     "queue_timeout_secs": "queue_timeout",
     "starvation_threshold_secs": "starvation_threshold",
@@ -227,6 +229,31 @@ class Health(Model):
     timeout: Duration = 2.0
 
 
+class Outliers(Model):
+    """When a backend that fails is left out, and for how long."""
+
+    enabled: Flag = True
+    consecutive: Annotated[int, Field(strict=True, ge=1, le=1000)] = 5
+    error_rate: Share = 0.5
+    requests: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 20
+    window: Duration = 10.0
+    first: Duration = 5.0
+    longest: Duration = 300.0
+    share: Share = 0.5
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.share > MOST_OUT:
+            raise ValueError(
+                f"share is {self.share:g}: at most 50% of a pool's backends may be out at once"
+            )
+        if self.longest < self.first:
+            raise ValueError(
+                f"longest ({self.longest:g} s) is less than first ({self.first:g} s), with which it starts"
+            )
+        return self
+
+
 class Admin(Model):
     """The port for operators."""
 
@@ -286,6 +313,7 @@ class Settings(Model):
     fallback: Fallback = Fallback()
     limits: Limits = Limits()
     health: Health = Health()
+    outliers: Outliers = Outliers()
     capacity: Slots | None = None
     pool_by: Literal["model"] | None = None
     shared_capacity: SharedCapacity | None = None

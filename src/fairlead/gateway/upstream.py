@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -18,9 +19,12 @@ import aiohttp
 import yarl
 
 from fairlead.capacities.gradient import Gradient
+from fairlead.gateway.outliers import Record
 from fairlead.gateway.values import MOST_SLOTS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fairlead.gateway import settings
 
 UNREPORTED = 64  # slots of a backend that has not said how many it has
@@ -36,6 +40,7 @@ class Upstream:
 
     __slots__ = (
         "awaited",
+        "back_at",
         "capacity_rule",
         "draining",
         "from_file",
@@ -43,8 +48,10 @@ class Upstream:
         "health",
         "healthy",
         "in_flight",
+        "last_failure",
         "models",
         "nudge",
+        "record",
         "reported",
         "reported_at",
         "url",
@@ -59,6 +66,9 @@ class Upstream:
         self.reported: int | None = None
         self.reported_at = 0.0
         self.gradient = Gradient()
+        self.record = Record()
+        self.back_at = 0.0  # by the wall clock: when it may be probed, if it is ejected
+        self.last_failure: tuple[float, str] | None = None  # by the wall clock, and what it was
         self.nudge = asyncio.Event()  # look at it again now
         self.adopt(given, from_file=from_file)
         # Where nothing can be asked, only a failed connection tells that it is down.
@@ -95,7 +105,7 @@ class Upstream:
 
     @property
     def usable(self) -> bool:
-        """Whether calls may be sent there."""
+        """Whether calls may be sent there, unless it is ejected."""
         return self.healthy and not self.draining
 
     @property
@@ -114,11 +124,30 @@ class Upstream:
         elif self.reported is not None and now - self.reported_at > BELIEVED_FOR:
             self.reported = None
 
+    def failed(self, what: str) -> None:
+        """Remember a failure, for an operator."""
+        self.last_failure = (time.time(), what)
+
+    @property
+    def state(self) -> Literal["draining", "ejected", "healthy", "unhealthy"]:
+        """How it stands, in a word."""
+        if self.draining:
+            return "draining"
+        if not self.healthy:
+            return "unhealthy"
+        return "ejected" if self.record.ejected else "healthy"
+
     def describe(self) -> dict[str, Any]:
         """Show it to an operator."""
+        state = self.state
+        failure = self.last_failure
         return {
             "url": self.url,
-            "state": "draining" if self.draining else "healthy" if self.healthy else "unhealthy",
+            "state": state,
+            "back_at": self.back_at if state == "ejected" else None,
+            "tries": self.record.tries,
+            "errors": self.record.errors,
+            "last_failure": None if failure is None else {"at": failure[0], "what": failure[1]},
             "capacity": self.capacity,
             "capacity_from": self.capacity_rule
             if isinstance(self.capacity_rule, str)
@@ -128,6 +157,12 @@ class Upstream:
             "models": None if self.models is None else sorted(self.models),
             "added_by": "file" if self.from_file else "api",
         }
+
+
+def in_use(members: Iterable[Upstream]) -> list[Upstream]:
+    """Return the backends whose slots count: those that are usable and not ejected; if all are, all of them."""
+    usable = [one for one in members if one.usable]
+    return [one for one in usable if not one.record.ejected] or usable
 
 
 class Sighting(NamedTuple):
