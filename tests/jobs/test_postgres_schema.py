@@ -6,11 +6,15 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
 from fairlead.errors import ConfigError, SchemaMismatch, StoreError, StoreUnavailable
+from fairlead.jobs import Dag, Jobs
+from fairlead.jobs.operating import Operations
 from fairlead.jobs.records import Claim, Ending
 from fairlead.jobs.sla import sla_priority
 from fairlead.jobs.states import COMPLETED, TRANSITIONS
@@ -43,6 +47,72 @@ async def connection() -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
     connection = await asyncpg.connect(shared_url())
     yield connection
     await connection.close()
+
+
+async def test_a_database_that_cannot_hold_every_character_is_refused_with_the_command_that_helps(
+    connection,
+):
+    await connection.execute("DROP DATABASE IF EXISTS latin")
+    await connection.execute(
+        "CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    address = shared_url().rpartition("/")[0] + "/latin"
+    try:
+        for verb in ("migrate", "versions", "open"):
+            store = open_store(address)
+            with pytest.raises(SchemaMismatch, match=r"LATIN1.*createdb --encoding UTF8"):
+                await getattr(store, verb)()
+            await store.close()
+    finally:
+        await connection.execute("DROP DATABASE latin WITH (FORCE)")
+
+
+async def test_the_least_privilege_of_the_docs_serves_and_completes_runs_and_creates_nothing(
+    connection,
+):
+    page = Path(__file__).parents[2] / "docs" / "running" / "postgresql.md"
+    blocks = re.findall(r"^```sql\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    before, after = (block.replace("DATABASE jobs", "DATABASE least") for block in blocks)
+    host = urlsplit(shared_url())
+
+    def as_role(role: str) -> str:
+        return f"postgresql://{role}@{host.hostname}:{host.port}/least"
+
+    async def without() -> None:
+        await connection.execute("DROP DATABASE IF EXISTS least WITH (FORCE)")
+        await connection.execute("DROP ROLE IF EXISTS jobs_app")
+        await connection.execute("DROP ROLE IF EXISTS jobs_owner")
+
+    await without()
+    await connection.execute("CREATE DATABASE least ENCODING 'UTF8' TEMPLATE template0")
+    try:
+        await connection.execute(before)
+        owner = open_store(as_role("jobs_owner"))
+        await owner.migrate()
+        await owner.close()
+        granting = await asyncpg.connect(as_role("jobs_owner"))
+        await granting.execute(after)
+        await granting.close()
+        jobs = Jobs(as_role("jobs_app"), lease="2s", poll="100ms", sweep="200ms")
+
+        @jobs.task
+        async def double(number: int) -> int:
+            return 2 * number
+
+        async with jobs:
+            dag = Dag("least", key="once")
+            dag.add(double, dag.add(double, 1))
+            outcome = await jobs.wait(await jobs.submit(dag), timeout="20s")
+            assert outcome.state == "completed"
+            assert len(await Operations(jobs).runs()) == 1
+        app = await asyncpg.connect(as_role("jobs_app"))
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await app.execute("CREATE TABLE fairlead.more (n int)")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await app.execute("DROP TABLE fairlead.jobs")
+        await app.close()
+    finally:
+        await without()
 
 
 async def test_an_empty_database_is_refused_with_the_command_that_helps(url):

@@ -4,6 +4,7 @@ Everything runs on a real database with real executors; `url` is SQLite here, Po
 """
 
 import asyncio
+import gc
 import logging
 import threading
 from datetime import UTC, datetime, timedelta
@@ -55,6 +56,27 @@ def small(url, **settings):
         raise ValueError(text)
 
     return jobs, double, total, fail
+
+
+def test_the_garbage_collector_of_the_process_is_left_alone(url, monkeypatch):
+    def touched(*_: object) -> None:
+        raise AssertionError("the garbage collector belongs to the application")
+
+    for verb in ("collect", "disable", "enable", "freeze", "set_threshold", "unfreeze"):
+        monkeypatch.setattr(gc, verb, touched)
+
+    async def main():
+        jobs, double, total, _ = small(url)
+        dags = []
+        for number in range(200):
+            dag = Dag(f"sum{number}")
+            dag.add(total, [dag.add(double, number)])
+            dags.append(dag)
+        runs = await jobs.submit_all(dags)
+        async with jobs:  # reads them all as it takes the lead
+            assert {(await jobs.wait(run)).state for run in runs} == {"completed"}
+
+    go(main())
 
 
 class TestRunning:

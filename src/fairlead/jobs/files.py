@@ -38,7 +38,6 @@ from fairlead.jobs.alike import take_alike
 from fairlead.jobs.graph import Dag
 from fairlead.jobs.nodes import text_of
 from fairlead.jobs.payload import DEEPEST
-from fairlead.jobs.reading import no_collecting
 from fairlead.jobs.rows import MOST_NODES, Plan, Registered, only_job, run_of_one
 from fairlead.jobs.sla import instant, sla_of
 
@@ -196,21 +195,20 @@ def runs_of(
     """Check DAGs and DAG files, and make the rows to store of all of them."""
     registered = Registered(tasks)
     known = estimates or {}
-    with no_collecting():
-        rest = iter(dags)
-        same, other = take_alike(rest, registered, known, start_at)
-        if same is not None and not other:
-            return same
-        runs = list(same or ())
-        for dag in chain(other, rest):
-            node = only_job(dag) if isinstance(dag, Dag) else None
-            if node is not None:
-                run = run_of_one(dag, node, registered.find(node.call), known, start_at)
-            elif (plan := getattr(dag, "plan", None)) is not None:
-                run = plan(registered, now=now, start_at=start_at, estimates=estimates)
-            else:
-                run = run_of_file(dag, tasks, now=now, start_at=start_at, estimates=estimates)
-            runs.append(run)
+    rest = iter(dags)
+    same, other = take_alike(rest, registered, known, start_at)
+    if same is not None and not other:
+        return same
+    runs = list(same or ())
+    for dag in chain(other, rest):
+        node = only_job(dag) if isinstance(dag, Dag) else None
+        if node is not None:
+            run = run_of_one(dag, node, registered.find(node.call), known, start_at)
+        elif (plan := getattr(dag, "plan", None)) is not None:
+            run = plan(registered, now=now, start_at=start_at, estimates=estimates)
+        else:
+            run = run_of_file(dag, tasks, now=now, start_at=start_at, estimates=estimates)
+        runs.append(run)
     return runs
 
 

@@ -1,8 +1,8 @@
 """The metrics of jobs in Prometheus' text format, read when somebody looks.
 
-What the process knows is told at once.  What must be counted in the database (jobs by state, the oldest ready one) is
-counted beside, no more often than every `FRESH` seconds and never for more than a twentieth of the time, and told as of
-the last count.
+Jobs by state and the oldest ready job are counted in the database, by each scrape anew, so that they agree with the
+counters beside them.  A count that takes long is used for twenty times as long: counting never takes more than a
+twentieth of the time.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from fairlead.jobs.worker import Crew
 
 PREFIX = "fairlead_jobs_"
-FRESH = 5.0  # seconds for which a count is good
 SHARE = 20.0  # counting takes at most this part of the time
-PATIENCE = 2.0  # seconds a scrape waits for the first count
+QUICK = 0.05  # seconds; a count that takes no longer is made for every scrape
+PATIENCE = 2.0  # seconds a scrape waits for its count
 
 log = logging.getLogger("fairlead.jobs")
 
@@ -54,7 +54,7 @@ class Metrics:
         self._jobs = jobs
         self._counted: Counted | None = None
         self._reachable = False
-        self._count_at = 0.0
+        self._count_at = 0.0  # when the next count may begin; of one under way, when it began
         self._counting: asyncio.Task[None] | None = None
 
     async def render(self) -> tuple[bytes, str]:
@@ -63,12 +63,14 @@ class Metrics:
         return generate_latest(self), CONTENT_TYPE_LATEST
 
     async def refresh(self) -> None:
-        """Have what is stored counted, if that is due."""
+        """Count what is stored, and wait for the count; but not again for a count that has kept a scrape waiting."""
+        clock = time.monotonic()
         counting = self._counting
-        if counting is None and time.monotonic() >= self._count_at:
+        if counting is None and clock >= self._count_at:
+            self._count_at = clock
             counting = self._counting = asyncio.create_task(self._count())
-        if counting is not None and self._counted is None:
-            await asyncio.wait({counting}, timeout=PATIENCE)
+        if counting is not None and (left := self._count_at + PATIENCE - clock) > 0:
+            await asyncio.wait({counting}, timeout=left)
 
     async def close(self) -> None:
         """Count no more."""
@@ -89,7 +91,7 @@ class Metrics:
         finally:
             self._counting = None
             taken = time.monotonic() - begun
-            self._count_at = time.monotonic() + max(FRESH, SHARE * taken)
+            self._count_at = time.monotonic() + (SHARE * taken if taken > QUICK else 0.0)
 
     def collect(self) -> Iterator[Metric]:
         """Tell everything, as a registry of one collector does."""

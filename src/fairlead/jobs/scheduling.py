@@ -22,7 +22,7 @@ from fairlead.jobs.frontier import Frontier
 from fairlead.jobs.gates import Gates
 from fairlead.jobs.limits import SETTING, limits_of
 from fairlead.jobs.planning import Planners
-from fairlead.jobs.reading import count_as_old, no_collecting, ready_pages
+from fairlead.jobs.reading import ready_pages
 from fairlead.jobs.roster import Roster
 
 if TYPE_CHECKING:
@@ -210,9 +210,7 @@ class Scheduler:
         What jobs of this process end meanwhile writes no news, and what is read may be older: it is applied at the end.
         """
         self._meanwhile = []
-        with no_collecting():
-            frontier = await self._read_all()
-            count_as_old()
+        frontier = await self._read_all()
         if frontier is None or self._meanwhile is None:
             return
         for finished in self._meanwhile:

@@ -10,7 +10,6 @@ from itertools import islice, repeat
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
-from fairlead.jobs.reading import no_collecting
 from fairlead.jobs.records import Claimed, Finished, ReadyJob, RunEnd
 
 if TYPE_CHECKING:
@@ -28,8 +27,7 @@ def columns(records: Sequence[tuple[Any, ...]], many: int) -> list[list[Any]]:
     """Turn records into their first columns."""
     if not records:
         return [[] for _ in range(many)]
-    with no_collecting():  # `zip` makes an iterator of each record
-        return list(map(list, islice(zip(*records, strict=True), many)))
+    return list(map(list, islice(zip(*records, strict=True), many)))
 
 
 def numbers(column: Iterable[int] | None) -> str | None:

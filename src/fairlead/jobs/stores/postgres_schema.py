@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fairlead.errors import SchemaMismatch
 from fairlead.jobs.stores import migrations
 
 if TYPE_CHECKING:
@@ -30,9 +31,20 @@ async def version_of(connection: asyncpg.Connection[Any], address: Address) -> i
     return found or 0
 
 
+async def check_encoding(connection: asyncpg.Connection[Any], address: Address) -> None:
+    """Refuse a database that cannot hold every character; SQL_ASCII keeps bytes as they are."""
+    encoding = await connection.fetchval("SHOW server_encoding")
+    if encoding not in ("UTF8", "SQL_ASCII"):
+        raise SchemaMismatch(
+            f"{address.shown} is encoded in {encoding}, which cannot hold every character of names and arguments; "
+            "make another database: createdb --encoding UTF8 --template template0 NAME"
+        )
+
+
 async def versions(connections: Connections) -> tuple[int, int]:
-    """Tell the version in the database, and the one that is needed."""
+    """Return the version in the database, and the one that is needed."""
     async with connections.transaction() as connection:
+        await check_encoding(connection, connections.address)
         taken = await version_of(connection, connections.address)
     return taken, len(migrations.steps("postgres"))
 
@@ -42,6 +54,7 @@ async def migrate(connections: Connections) -> list[str]:
     address = connections.address
     known = migrations.steps("postgres")
     async with connections.transaction() as connection:
+        await check_encoding(connection, address)
         await connection.execute(
             f"SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock({LOCK})",
             timeout=LONGEST,
