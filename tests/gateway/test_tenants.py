@@ -1,6 +1,7 @@
 """Whose a request is, and the highest class it may have; no header raises it."""
 
 import hashlib
+import ipaddress
 import json
 from typing import Any, ClassVar
 
@@ -150,7 +151,8 @@ class TestForwardedFor:
 
     def test_addresses_are_written_one_way(self):
         line = b"2001:DB8:0:0:0:0:0:1"
-        assert key_of(tenants(), x_forwarded_for=line) == "ip:2001:db8::1"
+        assert key_of(tenants(ipv6_prefix=128), x_forwarded_for=line) == "ip:2001:db8::1"
+        assert key_of(tenants(), x_forwarded_for=line) == "ip:2001:db8::/64"
 
     def test_the_trusted_header_beats_it(self):
         assert key_of(tenants(), x_forwarded_for=b"1.2.3.4", x_tenant_id=b"a") == "header:a"
@@ -166,6 +168,65 @@ class TestForwardedFor:
     def test_a_thousand_hops_cost_no_more_than_a_few(self):
         line = b",".join([b"1.1.1.1"] + [b"127.0.0.1"] * 1000)
         assert key_of(tenants(), x_forwarded_for=line) == "ip:127.0.0.1"
+
+
+class TestNetworks:
+    """An IPv6 client chooses its address among those of its network: the network is the tenant."""
+
+    @given(
+        network=st.ip_addresses(v=6, network="2000::/3"),
+        host=st.integers(0, 2**128 - 1),
+        prefix=st.integers(8, 128),
+    )
+    def test_all_addresses_of_a_network_are_one_tenant_and_no_other_is(self, network, host, prefix):
+        found = tenants(ipv6_prefix=prefix)
+        rest = 2 ** (128 - prefix) - 1
+        same = ipaddress.IPv6Address(int(network) & ~rest | host & rest)
+        other = ipaddress.IPv6Address(int(network) ^ (rest + 1))  # one bit of the network
+        key = key_of(found, str(network))
+        assert key_of(found, str(same)) == key
+        assert key_of(found, str(same), x_forwarded_for=b"1.1.1.1") == key
+        assert key_of(found, TRUSTED, x_forwarded_for=str(same).encode()) == key
+        assert key_of(found, f"{same}%eth0") == key
+        assert key_of(found, str(other)) != key
+
+    @given(st.ip_addresses(v=4))
+    def test_ipv4_is_told_apart_by_address_however_it_comes(self, address):
+        found = tenants()
+        for written in (f"{address}", f"::ffff:{address}"):
+            assert key_of(found, TRUSTED, x_forwarded_for=written.encode()) == f"ip:{address}"
+        translated = ipaddress.IPv6Address(int(ipaddress.IPv6Address("64:ff9b::")) | int(address))
+        assert key_of(found, str(translated)) == f"ip:{translated}"
+
+    def test_the_default_is_64_and_loopback_is_one_machine(self):
+        found = tenants()
+        assert key_of(found, "2001:db8:0:1::7") == "ip:2001:db8:0:1::/64"
+        assert key_of(found, "2001:db8:0:1:ffff:ffff:ffff:ffff") == "ip:2001:db8:0:1::/64"
+        assert key_of(found, "2001:db8:0:2::7") == "ip:2001:db8:0:2::/64"
+        assert key_of(found, "::1") == "ip:::1"
+
+    def test_a_policy_is_for_a_network_or_singles_out_an_address(self):
+        found = tenants(
+            {
+                "ip:2001:DB8:0:1::/64": {"max_class": "bulk"},
+                "ip:2001:db8:0:1::9": {"max_class": "system"},
+            }
+        )
+        assert found.of("2001:db8:0:1::7", {}).ceiling == BULK
+        assert found.of("2001:db8:0:1::9", {}).ceiling == SYSTEM
+        assert found.of("2001:db8:0:2::7", {}).ceiling == INTERACTIVE
+
+    def test_a_policy_for_another_network_makes_it_one_tenant(self):
+        named = {"ip:2001:db8::/48": {"max_class": "bulk"}, "ip:2001:db8:0:1:2::/80": {}}
+        found = tenants(named)
+        assert key_of(found, "2001:db8:0:7::1") == key_of(found, "2001:db8:0:8::1")
+        assert found.of("2001:db8:0:7::1", {}).ceiling == BULK
+        assert key_of(found, "2001:db8:0:1:2::7") == "ip:2001:db8:0:1:2::/80"
+        assert key_of(found, "2001:db8:1::1") == "ip:2001:db8:1::/64"
+
+    @pytest.mark.parametrize("prefix", [0, 129, "64", True, 64.0])
+    def test_a_prefix_that_is_none_is_refused(self, prefix):
+        assert Admission(config(tenants={"ipv6_prefix": prefix})).problems
 
 
 class TestCeilings:

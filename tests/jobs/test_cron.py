@@ -1,6 +1,9 @@
 """Which ticks of a schedule are fired: every policy, every change of daylight time, however long nobody looked."""
 
+import shutil
+import zoneinfo
 from datetime import UTC, datetime
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 from fairlead.errors import ConfigError
 from fairlead.jobs.cron import LATE, MOST_AT_ONCE, checked, due, upcoming, zone_of
 from fairlead.jobs.records import Schedule
+from fairlead.jobs.showing import schedule_document
 
 MINUTE = 60.0
 START = datetime(2026, 3, 28, 12, 0, tzinfo=UTC).timestamp()
@@ -42,11 +46,62 @@ class TestReading:
             checked(schedule(cron))
 
     @pytest.mark.parametrize(
-        "zone", ["Mars/Olympus", "../etc/passwd", "", "a" * 100, "/etc", None, 5]
+        "zone",
+        [
+            *("Mars/Olympus", "../etc/passwd", "", "a" * 100, "/etc", None, 5),
+            *(
+                "/etc/localtime",
+                "Europe",
+                "Europe/",
+                "Europe/../localtime",
+                "./UTC",
+                "UTC\0",
+                " UTC",
+            ),
+        ],
     )
     def test_unknown_zones_are_refused(self, zone):
         with pytest.raises(ConfigError, match="time zone"):
             zone_of(zone)
+
+    @pytest.mark.parametrize(
+        "zone",
+        [
+            *(
+                "localtime",
+                "posixrules",
+                "Factory",
+                "posix/UTC",
+                "right/UTC",
+                "right/Europe/Berlin",
+            ),
+            *("LOCALTIME", "leapseconds", "tzdata.zi", "Local/Zone"),
+        ],
+    )
+    def test_zones_that_depend_on_the_machine_are_refused(self, zone, tmp_path):
+        """Also where the machine has a file of that name."""
+        (tmp_path / zone).parent.mkdir(parents=True, exist_ok=True)
+        before = zoneinfo.TZPATH
+        files = [Path(folder) / "UTC" for folder in before]
+        shutil.copy(next(file for file in files if file.exists()), tmp_path / zone)
+        zoneinfo.reset_tzpath([str(tmp_path), *before])
+        try:
+            zoneinfo.ZoneInfo.no_cache(zone)  # there is one
+            with pytest.raises(ConfigError, match="time zone"):
+                zone_of(zone)
+            with pytest.raises(ConfigError, match="time zone"):
+                checked(schedule(timezone=zone))
+        finally:
+            zoneinfo.reset_tzpath(before)
+
+    def test_every_zone_of_the_database_is_known(self):
+        names = zoneinfo.available_timezones() - {"localtime", "posixrules", "Factory"}
+        assert len(names) > 400
+        for name in names:
+            zone_of(name)
+
+    def test_a_schedule_of_an_earlier_version_can_still_be_shown(self):
+        assert schedule_document(schedule(timezone="localtime"), START)["next"] == []
 
     def test_a_leap_day_is_no_impossible_day(self):
         assert checked(schedule("0 0 29 2 *"))

@@ -63,6 +63,8 @@ LONGEST_REMEMBERED = 64
 PASSES, UNDERSCORED, TOLD, STAYS = range(4)
 # The server in front writes its own date.
 NOT_RETURNED = HOP_BY_HOP | {b"date"}
+# Here the end of an address is an IPv4 address: that of a client behind NAT64, or of old; ::1 is among them.
+WITH_IPV4 = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
 BODILESS = frozenset({204, 304})
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -199,6 +201,18 @@ def plain_address(text: str) -> str:
     """
     parsed = ipaddress.ip_address(text.partition("%")[0])
     return str(getattr(parsed, "ipv4_mapped", None) or parsed)
+
+
+def network_of(address: str, prefix: int) -> str:
+    """Return the network of an IPv6 client: the clients of one network choose their addresses in it.
+
+    >>> network_of("2001:db8:0:1::7", 64), network_of("2001:db8::7", 128), network_of("::1", 64)
+    ('2001:db8:0:1::/64', '2001:db8::7', '::1')
+    """
+    parsed = ipaddress.IPv6Address(address)
+    if prefix == 128 or any(parsed in network for network in WITH_IPV4):
+        return address
+    return str(ipaddress.IPv6Network((parsed, prefix), strict=False))
 
 
 def _named_by_connection(headers: RawHeaders) -> frozenset[bytes]:

@@ -185,6 +185,7 @@ class Tenants(Model):
     trusted_header: HeaderName | None = None
     trusted_proxies: list[Network] = ["127.0.0.0/8", "::1/128"]
     unknown: Literal["address", "refuse"] = "address"
+    ipv6_prefix: Annotated[int, Field(strict=True, ge=1, le=128)] = 64
     metric_labels: Annotated[int, Field(strict=True, ge=0, le=100)] = 100
 
     @field_validator("api_keys")

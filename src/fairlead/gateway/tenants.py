@@ -8,12 +8,12 @@ With `unknown: refuse` an address names no tenant: such a request is refused bef
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import logging
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fairlead.gateway.forwarding import plain_address, text_of, trust
+from fairlead.gateway.forwarding import network_of, plain_address, text_of, trust
 from fairlead.gateway.responses import Failure
 from fairlead.gateway.settings import CLASSES, INTERACTIVE
 
@@ -63,6 +63,10 @@ class Tenants:
         self._header = said.trusted_header.lower().encode() if said.trusted_header else None
         self._trusts = trust(said.trusted_proxies)
         self._policies: Mapping[str, TenantPolicy] = scheduler.tenant_policies
+        self._prefix = said.ipv6_prefix
+        named = [key.removeprefix("ip:") for key in self._policies if key.startswith("ip:")]
+        networks = [ipaddress.IPv6Network(name) for name in named if "/" in name]
+        self._networks = sorted(networks, key=lambda network: -network.prefixlen)
         self._ceiling = default_ceiling(scheduler)
         self._refuses = said.unknown == "refuse"
         self._known: dict[str, Tenant] = {}  # by key
@@ -92,7 +96,7 @@ class Tenants:
                 )
             if key is not None:
                 return self._known.get(key) or self._look_up(key)
-        key = _key_at(address)
+        key = self._by_address(address)
         found = self._known.get(key) or self._look_up(key)
         if self._refuses:
             return replace(found, refusal=_unknown(given=bool(fields.get(AUTHORIZATION))))
@@ -128,6 +132,22 @@ class Tenants:
             return "header:sha256-" + hashlib.sha256(value).hexdigest()
         return "header:" + text_of(value) if value else None
 
+    def _by_address(self, address: str | None) -> str:
+        """Return the key of a client that is known by its address only: of IPv6, by its network."""
+        if address is None:
+            return "anonymous"
+        try:
+            address = plain_address(address)
+        except ValueError:  # a name or the path of a socket
+            return "ip:" + address
+        key = "ip:" + address
+        if ":" not in address or key in self._policies:
+            return key
+        for network in self._networks:
+            if ipaddress.IPv6Address(address) in network:
+                return f"ip:{network}"
+        return "ip:" + network_of(address, self._prefix)
+
     def _origin(self, address: str, fields: Fields) -> str:
         """Follow `X-Forwarded-For` from its right end, as far as proxies that are trusted wrote it."""
         hops = b",".join(fields[FORWARDED_FOR]).decode("latin-1").split(",")
@@ -151,12 +171,3 @@ def _unknown(*, given: bool) -> Failure:
         text = "this service needs an API key: send Authorization: Bearer <key>"
         challenge = b"Bearer"
     return Failure(401, "invalid_api_key", text, headers=((b"www-authenticate", challenge),))
-
-
-def _key_at(address: str | None) -> str:
-    """Write the key of whoever is known by an address only."""
-    if address is None:
-        return "anonymous"
-    with suppress(ValueError):  # a name or the path of a socket
-        address = plain_address(address)
-    return "ip:" + address

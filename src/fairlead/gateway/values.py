@@ -52,7 +52,12 @@ def _network(text: str) -> str:
 def _tenant_key(key: str) -> str:
     kind, colon, name = key.partition(":")
     if kind == "ip" and "/" in name:
-        raise ValueError("may not be a network: a policy is for one address, such as ip:10.0.0.7")
+        with suppress(ValueError):
+            return f"ip:{ipaddress.IPv6Network(name, strict=False)}"
+        raise ValueError(
+            "may not be a network: a policy is for one address, such as ip:10.0.0.7, or for an IPv6 "
+            "network, such as ip:2001:db8:0:1::/64"
+        )
     if kind == "ip":
         with suppress(ValueError):  # a server may call its clients otherwise
             return "ip:" + plain_address(name)

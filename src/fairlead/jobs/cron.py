@@ -26,10 +26,26 @@ LATE = 60.0  # seconds after which a tick counts as missed
 MOST_AT_ONCE = 100  # ticks of one schedule dealt with in one go
 
 
+# The areas of the time zone database, and its zones that have none.  A machine has more, such as `localtime`,
+# `posixrules` and `right/UTC`: they mean something else, or nothing, on another.
+AREAS = frozenset(
+    "Africa America Antarctica Arctic Asia Atlantic Australia Brazil Canada Chile Etc Europe Indian Mexico Pacific "
+    "US".split()
+)
+ZONES = frozenset(
+    "CET CST6CDT Cuba EET EST EST5EDT Egypt Eire GB GB-Eire GMT GMT+0 GMT-0 GMT0 Greenwich HST Hongkong Iceland Iran "
+    "Israel Jamaica Japan Kwajalein Libya MET MST MST7MDT NZ NZ-CHAT Navajo PRC PST8PDT Poland Portugal ROC ROK "
+    "Singapore Turkey UCT UTC Universal W-SU WET Zulu".split()
+)
+
+
 def zone_of(name: Any) -> ZoneInfo:
-    """Read a time zone."""
+    """Return a time zone that is the same on every machine."""
     try:
         if not isinstance(name, str) or not name.isascii() or len(name) > 64:
+            raise ValueError(name)
+        area, slash, _ = name.partition("/")
+        if area not in (AREAS if slash else ZONES):
             raise ValueError(name)
         return ZoneInfo(name)
     except (ValueError, OSError, LookupError):

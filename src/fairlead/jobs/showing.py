@@ -6,6 +6,7 @@ import json
 import unicodedata
 from typing import TYPE_CHECKING, Any
 
+from fairlead.errors import ConfigError
 from fairlead.jobs.cron import upcoming
 from fairlead.jobs.sla import score
 from fairlead.jobs.times import written
@@ -96,7 +97,10 @@ def job_document(job: JobRow, names: Mapping[int, str], now: float) -> dict[str,
 
 def schedule_document(schedule: Schedule, now: float) -> dict[str, Any]:
     """Describe a schedule and its next ticks."""
-    ticks = [] if schedule.paused else upcoming(schedule.cron, schedule.timezone, now, TICKS)
+    try:
+        ticks = [] if schedule.paused else upcoming(schedule.cron, schedule.timezone, now, TICKS)
+    except ConfigError:  # of an earlier version: it does not fire, and the log says why
+        ticks = []
     return {
         "name": schedule.name,
         "cron": schedule.cron,
