@@ -42,7 +42,8 @@ async def hello(scope, receive, send):
 
 
 def scrape_gateway() -> bytes:
-    config = {"capacity": 256, "priority_scheduler": {"enabled": True}}
+    scheduler = {"enabled": True, "default_max_slots": "50%"}
+    config = {"capacity": 256, "priority_scheduler": scheduler}
     return PriorityMiddleware(hello, config).admission.metrics.render()[0]
 
 

@@ -285,12 +285,11 @@ def test_the_gateway_gives_the_same_order(seed, capacity, floor):
 
 
 def any_gateway(random: Random) -> dict[str, Any]:
-    """Draw a configuration: classes that reserve, preempt and starve, and tenants of different weights."""
+    """Draw a configuration: classes that reserve, preempt and starve, tenants of different weights and bounds."""
     capacity = random.randrange(2, 9)
-    left, classes = capacity, {}
+    classes = {}
     for name in reversed(CLASSES):
-        floor = random.randrange(0, min(left, 3) + 1)
-        left -= floor
+        floor = random.randrange(0, 4)  # together often more than there is
         classes[name] = {
             "reserved_floor": floor,
             "reserved_per_slot": 0.0,
@@ -303,6 +302,7 @@ def any_gateway(random: Random) -> dict[str, Any]:
         f"header:{name}": {"weight": random.choice([0.5, 1.0, 3.0, 20.0])} for name in "abc"
     }
     tenants["header:a"]["max_class"] = random.choice(CLASSES[:3])
+    tenants["header:b"]["max_slots"] = random.choice([None, 1, 2, "30%"])
     return {
         "capacity": capacity,
         "access_log": False,
@@ -314,6 +314,7 @@ def any_gateway(random: Random) -> dict[str, Any]:
             "default_max_class": random.choice(CLASSES[:3]),
             "lend_reservations": random.random() < 0.7,
             "promotion_budget": random.choice([1, 4, 10]),
+            "default_max_slots": random.choice([None, None, 1, "50%"]),
         },
     }
 

@@ -20,7 +20,7 @@ from fairlead.gateway.settings import CLASSES
 from fairlead.gateway.tenant_labels import OTHER, TenantLabels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from prometheus_client import Metric
 
@@ -241,6 +241,7 @@ class Metrics:
             use.add_metric([pool.name], pool.utilization())
         yield capacity
         yield use
+        yield from self._tenant_slots(pools)
         if self._admission.sharing is not None:
             yield from _shared(self._admission.sharing.describe())
         fallback = bool(self._admission.plain)
@@ -249,6 +250,29 @@ class Metrics:
         text = "Whether that is because the configuration is wrong."
         degraded = bool(self._admission.problems)
         yield GaugeMetricFamily(PREFIX + "degraded", text, value=degraded)
+
+    def _tenant_slots(self, pools: Iterable[Pool]) -> Iterator[Metric]:
+        """What tenants hold, in pools where they are bounded, and may hold; those without a label count together."""
+        bounded = [pool for pool in pools if pool.room.tenants.bounded]
+        if not bounded:
+            return
+        held = GaugeMetricFamily(
+            PREFIX + "tenant_inflight", "Slots that a tenant holds.", labels=["tenant", "pool"]
+        )
+        most = GaugeMetricFamily(
+            PREFIX + "tenant_max_slots", "Slots that it may hold.", labels=["tenant", "pool"]
+        )
+        for pool in bounded:
+            tenants, counts = pool.room.tenants, Counter[str]()
+            for tenant, slots in tenants.held().items():
+                label = str(tenant)
+                counts[label if label in self.labels else OTHER] += slots
+            for label, slots in counts.items():
+                held.add_metric([label, pool.name], slots)
+                if label is not OTHER and (bound := tenants.limit(label)) is not None:
+                    most.add_metric([label, pool.name], bound)
+        yield held
+        yield most
 
 
 def _shared(said: dict[str, Any]) -> Iterator[Metric]:

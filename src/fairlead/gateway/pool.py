@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlead.capacities import Both, Reserved
+from fairlead.capacities import Reserved
 from fairlead.core import Change, Gate
 from fairlead.gateway.reservations import by_class, gate_name
+from fairlead.gateway.room import Bounds, Room
 from fairlead.gateway.settings import CLASSES, DEFAULT
 from fairlead.gateway.tenants import highest_ceiling
 from fairlead.policies import Classes, FairQueue, Level
@@ -56,6 +57,7 @@ class Tuning:
     weights: Mapping[Hashable, float]
     lend: bool
     budget: int
+    bounds: Bounds
 
     @classmethod
     def of(cls, settings: Settings, *, plain: bool) -> Tuning:
@@ -93,6 +95,7 @@ class Tuning:
             weights={} if plain else weights,
             lend=said.lend_reservations,
             budget=said.promotion_budget,
+            bounds=Bounds({}, None) if plain else Bounds.said_in(said),
         )
 
 
@@ -148,13 +151,12 @@ class Pool:
         self.capacity = Reserved(
             0, tuning.floors, tuning.shares, linger=tuning.linger, lend=tuning.lend
         )
-        if sharing is None:
-            self.gate = gate(self.policy, self.capacity)
-            self.runtime = LoopGate(self.gate)
-        else:
-            lent = sharing.slots()
-            self.gate = gate(self.policy, Both(self.capacity, lent))
-            self.runtime = LoopGate(self.gate)
+        lent = None if sharing is None else sharing.slots()
+        self.room = Room(self.capacity, *(() if lent is None else (lent,)))
+        self._bounds = Bounds({}, None).of(0)  # in force
+        self.gate = gate(self.policy, self.room)
+        self.runtime = LoopGate(self.gate)
+        if sharing is not None and lent is not None:
             sharing.join(name, lent, self.runtime)
         self.finished: deque[float] = deque(maxlen=64)
         self.read_ahead = 0  # bytes of the bodies of those who wait
@@ -175,12 +177,21 @@ class Pool:
         Reservations are scaled into what is `declared`; where nothing is, 0, they are cut to what there is.
         """
         self.slots = total if ceiling is None else min(total, ceiling)
+        self._bound()
         free = max(0, self.slots - taken)
         if (free, declared) != (self.capacity.total, self.capacity.declared):
             self.runtime.adjust(Change("slots", "resize", (free, declared)))
         self._warn_if_short(declared)
         if self._sharing is not None:
             self._sharing.resize(self.name, total)
+
+    def _bound(self) -> None:
+        """Bound the slots of each tenant as it is now; first of all changes, for the others may start requests."""
+        bounds = self.tuning.bounds.of(self.slots)
+        if bounds != self._bounds:
+            self._bounds = bounds
+            running = Counter(ticket.tenant for ticket in self.gate.holders)
+            self.runtime.adjust(Change("room", "bound", (*bounds, dict(running))))
 
     def _warn_if_short(self, declared: int) -> None:
         """Warn once when backends that tell their capacity themselves tell too little; what is declared was checked."""
@@ -207,6 +218,7 @@ class Pool:
         for waiter in self.gate.waiters():
             _, keeps_head, waiter.evictable = tuning.treated[waiter.rank]
             waiter.keeps_head = keeps_head  # type: ignore[attr-defined]
+        self._bound()
         self.runtime.adjust(Change("classes", "retune", (tuning.levels, tuning.budget)))
         self._weigh()
         kept = (tuning.floors, tuning.shares, tuning.linger, tuning.lend)

@@ -34,6 +34,7 @@ from fairlead.documents.values import (
 from fairlead.gateway.values import (
     MOST_SLOTS,
     HeaderName,
+    MaxSlots,
     Network,
     Path,
     PathPrefix,
@@ -135,6 +136,8 @@ class TenantPolicy(Model):
 
     max_class: ClassName | None = None
     weight: Annotated[float, Field(strict=True, gt=0, le=1_000_000, allow_inf_nan=False)] = 1.0
+    # How many slots of a pool it may hold at once; None: default_max_slots.
+    max_slots: MaxSlots | None = None
 
 
 class PrioritySettings(Model):
@@ -144,6 +147,8 @@ class PrioritySettings(Model):
     default_max_class: ClassName = "default"
     classes: dict[ClassName, ClassSettings] = Field(default_factory=lambda: dict(BUILT_IN))
     tenant_policies: dict[TenantKey, TenantPolicy] = {}
+    # How many slots of a pool a tenant may hold at once that has no max_slots; None: any number.
+    default_max_slots: MaxSlots | None = None
     lend_reservations: Flag = True
     # What to do with reservations that ask for more slots than are declared.
     reservations_exceed: Literal["scale", "fallback"] = "scale"

@@ -6,16 +6,27 @@ Each refuses with a sentence that begins with "must" or "may not" and never show
 from __future__ import annotations
 
 import ipaddress
+import re
 from contextlib import suppress
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 from fairlead.config import is_readable, shown
 from fairlead.gateway.forwarding import plain_address
 
 MOST_SLOTS = 65_535
+SHARE = r"[0-9]{1,3}(\.[0-9]{1,6})?%"
 
 
 def _upstream_url(text: str) -> str:
@@ -80,6 +91,31 @@ def _path_prefix(text: str) -> str:
     return text
 
 
+class Share(str):
+    """A share of something, as it is written: `50%`.
+
+    >>> Share("12.5%").of(16)
+    Fraction(2, 1)
+    """
+
+    __slots__ = ()
+
+    def of(self, whole: int) -> Fraction:
+        """Return that share of so many; decimals are exact."""
+        return Fraction(self[:-1]) * whole / 100
+
+
+def _max_slots(value: Any) -> Any:
+    if type(value) is int and 1 <= value <= MOST_SLOTS:
+        return value
+    if isinstance(value, str) and re.fullmatch(SHARE, value) and 0 < Fraction(value[:-1]) <= 100:
+        return Share(value)
+    raise ValueError(
+        f"must be a whole number of slots from 1 to {MOST_SLOTS}, or a share of them from above 0% "
+        f"to 100%, such as 50%; got {shown(value)}"
+    )
+
+
 UpstreamUrl = Annotated[str, AfterValidator(_upstream_url)]
 Network = Annotated[str, AfterValidator(_network)]
 TenantKey = Annotated[str, AfterValidator(_tenant_key)]
@@ -89,4 +125,17 @@ PathPrefix = Annotated[
 ]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
 Slots = Annotated[int, Field(strict=True, ge=0, le=MOST_SLOTS)]
+MaxSlots = Annotated[
+    int | Share,
+    PlainValidator(_max_slots),
+    PlainSerializer(lambda bound: bound if isinstance(bound, int) else str(bound)),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": MOST_SLOTS},
+                {"type": "string", "pattern": f"^{SHARE}$"},
+            ]
+        }
+    ),
+]
 UpstreamCapacity = Annotated[Slots | Literal["reported", "adaptive"], BeforeValidator(_capacity)]
