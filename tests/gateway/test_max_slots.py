@@ -14,7 +14,7 @@ from fairlead.core.ticket import Outcome
 from fairlead.gateway.loading import load
 from fairlead.gateway.pool import Pool, Tuning
 from fairlead.gateway.room import TenantSlots
-from fairlead.gateway.settings import Settings
+from fairlead.gateway.settings import PrioritySettings, Settings
 from fairlead.testing import run_virtual
 from fairlead.testing.checked import CheckedGate
 from tests.gateway.sockets import run_on_uvloop, site
@@ -220,9 +220,10 @@ def test_what_is_no_bound_is_refused(wrong):
 
 
 def test_bounds_survive_being_written_and_read():
-    said = load(config(4, scheduler={"default_max_slots": "12.5%"})).settings
-    assert Settings.model_validate(said.model_dump()) == said
-    assert said.model_dump()["priority_scheduler"]["default_max_slots"] == "12.5%"
+    given = load(config(4, scheduler={"default_max_slots": "12.5%"}))
+    said = given.settings.priority_scheduler
+    assert PrioritySettings.model_validate(said.model_dump()) == said
+    assert said.model_dump()["default_max_slots"] == "12.5%"
 
 
 def test_uploads_of_one_tenant_leave_slots_for_another():
