@@ -14,8 +14,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from fairlead.documents.loading import Tree, tree_of
 from fairlead.server import configuring
-from fairlead.server.loading import STRANGE_FILE, Loaded, load, load_content, load_mapping
+from fairlead.server.loading import STRANGE_FILE, Loaded, load, load_mapping
 from fairlead.server.service import Server
 from tests.gateway.rig import until
 from tests.server.rig import GATEWAY, HERE, Client, configured, run, served
@@ -202,13 +203,13 @@ def test_whatever_is_sent_is_judged(text: str):
 def test_who_looks_does_not_wait_for_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     begun, ended = Event(), Event()
 
-    def slow(content: bytes, *args: Any, **more: Any) -> Loaded:
+    def slow(content: bytes, source: str) -> Tree:
         if b"slow" in content:
             begun.set()
             assert ended.wait(20)
-        return load_content(content, *args, **more)
+        return tree_of(content, source)
 
-    monkeypatch.setattr(configuring, "load_content", slow)
+    monkeypatch.setattr(configuring, "tree_of", slow)
 
     async def test() -> None:
         path = tmp_path / "fairlead.yaml"

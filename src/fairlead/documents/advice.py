@@ -9,6 +9,7 @@ import re
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from fairlead.config import shown
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from fairlead.documents.reading import Node, Path
 
+MOST_ADVISED = 100  # problems of one document; beyond, a problem has a place and no advice
+NO_ADVICE = "is wrong too"
 _EXPECTED = {
     "bool_type": "must be true or false",
     "dict_type": "must be a mapping",
@@ -30,6 +33,10 @@ _EXPECTED = {
     "model_type": "must be a mapping",
     "string_type": "must be text",
 }
+
+
+# An error of pydantic with its place and its path, written and as it is.
+Wrong = tuple[tuple[int, int], str, "Path", Any]
 
 
 class Adviser:
@@ -56,11 +63,20 @@ class Adviser:
 
     def problems(self, error: ValidationError, tree: Node, prefix: Path = ()) -> Iterator[Problem]:
         """Tell all that a model found wrong with a tree, each where it stands; `prefix` leads to the tree."""
+        found: list[Wrong] = []
         for one in error.errors(include_url=False):
             path = tuple(part for part in one["loc"] if part != "[key]")
-            at, found = tree.find(path)
-            where = path if one["type"] == "missing" else found
-            yield Problem(*at, written((*prefix, *where)), self.advice(one, where))
+            at, there = tree.find(path)
+            where = path if one["type"] == "missing" else there
+            found.append((at, written((*prefix, *where)), where, one))
+        yield from self.advised(found)
+
+    def advised(self, found: list[Wrong]) -> Iterator[Problem]:
+        """Make problems of errors, each with its place and path; advice costs time, so only the first get some."""
+        found.sort(key=itemgetter(0, 1))
+        for index, (at, text, where, one) in enumerate(found):
+            advice = self.advice(one, where) if index < MOST_ADVISED else NO_ADVICE
+            yield Problem(*at, text, advice)
 
     def advice(self, error: Mapping[str, Any], path: Path) -> str:
         """Put one error of pydantic into a sentence; the path is where it is."""

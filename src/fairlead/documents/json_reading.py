@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,7 +56,8 @@ def read_json(content: bytes) -> Read | Problem | list[Problem]:
         if len(known) == len(given):
             return known
         found = _Twice(known)
-        found.key = next(key for key, _ in given if [one for one, _ in given].count(key) > 1)
+        count = Counter(key for key, _ in given)
+        found.key = next(key for key, _ in given if count[key] > 1)
         twice.append(found)
         return found
 

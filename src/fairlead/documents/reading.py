@@ -29,6 +29,8 @@ from ruamel.yaml.events import (
     SequenceEndEvent,
     SequenceStartEvent,
 )
+from ruamel.yaml.parser import Parser
+from ruamel.yaml.scanner import Scanner
 
 from fairlead.config import shown
 
@@ -114,6 +116,43 @@ class Node:
         return at, tuple(found)
 
 
+class _Scanner(Scanner):
+    """Ruamel's scanner, which looks for the next token once: its own looks again for each kind it could be.
+
+    Whether more must be read depends only on what was read and taken, so that the answer stays until a token is taken.
+    """
+
+    reader = None  # found once, instead of at each character
+    _ready_at = -1  # how many tokens had been taken when the next was ready
+
+    def __init__(self, loader: Any) -> None:
+        self.reader = loader.reader
+        super().__init__(loader)
+
+    def _is_ready(self) -> bool:
+        if self._ready_at != self.tokens_taken or not self.tokens:
+            while self.need_more_tokens():
+                self.fetch_more_tokens()
+            self._ready_at = self.tokens_taken
+        return bool(self.tokens)
+
+    def check_token(self, *choices: Any) -> bool:
+        return self._is_ready() and (not choices or isinstance(self.tokens[0], choices))
+
+    def peek_token(self) -> Any:
+        return self.tokens[0] if self._is_ready() else None
+
+
+class _Parser(Parser):
+    """Ruamel's parser, which finds its scanner once."""
+
+    scanner = None
+
+    def __init__(self, loader: Any) -> None:
+        super().__init__(loader)
+        self.scanner = loader.scanner
+
+
 class _Unreadable(Exception):
     """Reading cannot go on."""
 
@@ -183,7 +222,9 @@ def tree_of_yaml(content: bytes) -> tuple[Node | None, list[Problem]]:
     try:
         text = _text(content)
         builder = _Builder()
-        for event in YAML(typ="safe", pure=True).parse(text):
+        yaml = YAML(typ="safe", pure=True)
+        yaml.Scanner, yaml.Parser = _Scanner, _Parser
+        for event in yaml.parse(text):
             builder.take(event)
     except _Unreadable as error:
         return None, [error.problem]

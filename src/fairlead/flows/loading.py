@@ -68,15 +68,16 @@ def load_tree(tree: Node | None, problems: list[Problem], source: str) -> Loaded
 
 def _unjudged(plain: Any, paths: list[Path]) -> Iterator[tuple[Path, str]]:
     """Tell what is wrong with a whole that was not looked at, for a part of it was wrong by itself."""
+    outer = _outer(paths)
     for name, point in _mapping(_mapping(plain).get("control_points")).items():
         at: Path = ("control_points", name, "load")
         load = _mapping(_mapping(point).get("load"))
         ends = {"low_throttle_threshold", "high_throttle_threshold"}
-        if load.get("controller") == "range" and not ends <= load.keys() and _inside(at, paths):
+        if load.get("controller") == "range" and not ends <= load.keys() and at in outer:
             yield at, NO_ENDS
         at = ("control_points", name, "scheduler", "workloads")
         workloads = _mapping(_mapping(point).get("scheduler")).get("workloads")
-        if isinstance(workloads, list) and _inside(at, paths):
+        if isinstance(workloads, list) and at in outer:
             names = [_mapping(workload).get("name") for workload in workloads]
             for index, found in taken([one if isinstance(one, str) else None for one in names]):
                 yield (*at, index, "name"), f"{NAME_TAKEN}; {found!r} is taken"
@@ -86,5 +87,6 @@ def _mapping(value: Any) -> dict[Any, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _inside(at: Path, paths: list[Path]) -> bool:
-    return any(len(path) > len(at) and path[: len(at)] == at for path in paths)
+def _outer(paths: list[Path]) -> set[Path]:
+    """Find every place that one of these paths leads through."""
+    return {path[:end] for path in paths for end in range(len(path))}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from fairlead.documents import loading
-from fairlead.documents.advice import Adviser
+from fairlead.documents.advice import Adviser, Wrong
 from fairlead.documents.reading import Node, Problem, digest_of, written
 from fairlead.gateway.reservations import refusals, shortages
 from fairlead.gateway.settings import (
@@ -99,7 +99,7 @@ def load_tree(tree: Node | None, problems: list[Problem], source: str) -> Loaded
 
     data = tree.plain()
     errors = _errors(data)
-    problems = sorted([*problems, *(_problem(tree, error) for error in errors)])
+    problems = sorted([*problems, *ADVISER.advised([_placed(tree, error) for error in errors])])
     bad = {problem.section for problem in problems}
     good = {key: data[key] for key in Settings.model_fields if key in data and key not in bad}
     whole = Settings.model_validate(good | _sound_part(data.get(SCHEDULER), errors))
@@ -131,7 +131,7 @@ def _errors(data: dict[str, Any]) -> list[Any]:
     return []
 
 
-def _problem(tree: Node, error: Any) -> Problem:
+def _placed(tree: Node, error: Any) -> Wrong:
     path: Path = error["loc"]
     at, found = tree.find(path)
     if len(found) < len(path):
@@ -139,7 +139,7 @@ def _problem(tree: Node, error: Any) -> Problem:
         at, found = tree.find((*path[:-1], smg))
     if error["type"] == "missing":
         found = path
-    return Problem(*at, written(found), ADVISER.advice(error, found))
+    return at, written(found), found, error
 
 
 def _sound_part(scheduler: Any, errors: list[Any]) -> dict[str, Any]:

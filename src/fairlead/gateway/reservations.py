@@ -128,18 +128,21 @@ def connected(upstreams: Sequence[Member]) -> list[list[Member]]:
     """Group upstreams that share a model, directly or through others; one without models serves them all."""
     if any(upstream.models is None for upstream in upstreams):
         return [list(upstreams)]
-    groups: list[tuple[set[str], list[Member]]] = []
-    for upstream in upstreams:
-        models, members = set(upstream.models or ()), [upstream]
-        apart = []
-        for group in groups:
-            if models.isdisjoint(group[0]):
-                apart.append(group)
-            else:
-                models |= group[0]
-                members = group[1] + members
-        groups = [*apart, (models, members)]
-    return [members for _, members in groups]
+    leader = list(range(len(upstreams)))  # of each upstream: another of its group, or itself
+
+    def found(index: int) -> int:
+        while leader[index] != index:
+            leader[index] = index = leader[leader[index]]
+        return index
+
+    serving: dict[str, int] = {}
+    for index, upstream in enumerate(upstreams):
+        for model in upstream.models or ():
+            leader[found(serving.setdefault(model, index))] = index
+    groups: dict[int, list[Member]] = {}
+    for index, upstream in enumerate(upstreams):
+        groups.setdefault(found(index), []).append(upstream)
+    return [groups[index] for index in sorted(groups)]
 
 
 def _pool(name: str, members: Sequence[Upstream]) -> Pool:

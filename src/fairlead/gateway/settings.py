@@ -6,6 +6,7 @@ column for what is wrong, is `loading`'s.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -341,8 +342,8 @@ class Settings(Model):
     @field_validator("upstreams")
     @classmethod
     def _each_once(cls, given: list[Upstream]) -> list[Upstream]:
-        urls = [upstream.url for upstream in given]
-        twice = sorted({url for url in urls if urls.count(url) > 1})
+        count = Counter(upstream.url for upstream in given)
+        twice = sorted(url for url, times in count.items() if times > 1)
         if twice:
             raise ValueError(f"each upstream may be listed once; twice: {', '.join(twice)}")
         return given

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from pydantic import StringConstraints
 
 from fairlead.config import shown
+from fairlead.documents.loading import tree_of
 from fairlead.documents.losses import told
-from fairlead.documents.reading import MOST_BYTES, content_of, tree_of_yaml
+from fairlead.documents.reading import MOST_BYTES, content_of, digest_of, tree_of_yaml
 from fairlead.documents.reading import Problem as Fault
 from fairlead.server.api import CALLER, Deed
-from fairlead.server.loading import MOST_PROBLEMS, load_content
+from fairlead.server.loading import MOST_PROBLEMS, load_tree
 from fairlead.server.masking import NOT_SHOWN, Masks
 from fairlead.serving.access import LOCAL, Role
 from fairlead.serving.http import Answer, Body, Problem, answer, read_query, read_strictly
@@ -158,15 +159,19 @@ class Configuring:
         self, shown: str, text: str, source: str, named: Collection[str] | None = None
     ) -> Judged:
         """Judge a text as it is shown, then as it is; what is wrong only then is with a secret, and not quoted."""
-        covered = shown != text
+        covered: list[tuple[Node, Any]] = []
 
         def cover(tree: Node) -> None:
-            nonlocal covered
-            covered = self._masks.cover(tree) or covered
+            covered.extend(self._masks.cover(tree))
 
-        loaded = load_content(shown.encode(), source, named=named, cover=cover)
-        if covered and not loaded.problems:
-            loaded = load_content(text.encode(), source, named=named)
+        tree = tree_of(shown.encode(), source)
+        digest = digest_of(text.encode())
+        loaded = load_tree(tree, digest, named=named, cover=cover)
+        if (covered or shown != text) and not loaded.problems:
+            for node, value in covered:
+                node.value = value
+            real = tree if shown == text else tree_of(text.encode(), source)
+            loaded = load_tree(real, digest, named=named)
             told = (one._replace(path=one.section, message=NOT_VALID) for one in loaded.problems)
             return Judged(tuple(dict.fromkeys(told)), text, loaded)
         return Judged(loaded.problems, text, loaded)

@@ -20,10 +20,12 @@ from fairlead.server.settings import Demo, FlowsListening, Settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
+    from fairlead.documents.loading import Tree
     from fairlead.flows.loading import Loaded as FlowsLoaded
     from fairlead.gateway.loading import Loaded as GatewayLoaded
 
 MOST_PROBLEMS = 100
+MOST_NAMED = 20  # gates in one sentence
 SECRET = {"token", "tokens", "sha256", "database", "webhook"}
 STRANGE_FILE = (
     "is not a file that the running configuration names, so it was not read; "
@@ -99,8 +101,20 @@ def load_content(
     With `named` no other files and apps may be named, whatever the content asks for; `cover` may change what was read
     before it is judged.
     """
-    reading = _Reading(*tree_of(content, source), named, cover)
-    return reading.loaded()._replace(digest=digest_of(content))
+    return load_tree(tree_of(content, source), digest_of(content), named=named, cover=cover)
+
+
+def load_tree(
+    read: Tree,
+    digest: str,
+    *,
+    named: Collection[str] | None = None,
+    cover: Callable[[Node], object] = lambda tree: None,
+) -> Loaded:
+    """Judge what was read from a content of this digest; like `load_content`."""
+    tree, problems, source = read
+    reading = _Reading(tree, [*problems], source, named, cover)
+    return reading.loaded()._replace(digest=digest)
 
 
 def load_mapping(given: Mapping[str, Any]) -> Loaded:
@@ -249,13 +263,15 @@ class _Reading:
             known += [f"flows/{name}" for name in loaded.flows.settings.control_points]
         known += ["jobs/leader"] * (settings.jobs is not None)
         known += ["streams/workers"] * (settings.streams is not None)
+        there = frozenset(known)
+        few = ", ".join(known[:MOST_NAMED]) + ", …" * (len(known) > MOST_NAMED)
         taken: dict[str, str] = {}
         for name, pool in settings.pools.items():
             for gate in pool.doors:
                 path = ("pools", name, "doors", gate)
                 at = self._tree.find(path)[0] if self._tree else (0, 0)
-                if gate not in known and not (any_model and gate.startswith("gateway/")):
-                    said = f"there is no such gate; there are {', '.join(known) or 'none'}"
+                if gate not in there and not (any_model and gate.startswith("gateway/")):
+                    said = f"there is no such gate; there are {few or 'none'}"
                     self._note(at, path, said)
                 elif taken.setdefault(gate, name) != name:
                     self._note(at, path, f"is in pool {taken[gate]} already; keep one")

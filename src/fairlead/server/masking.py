@@ -149,13 +149,13 @@ class Masks:
     def _of(self, value: Any) -> _Known | None:
         return self._known.get(value) if isinstance(value, str) else None
 
-    def cover(self, tree: Node) -> bool:
-        """Put a stand-in for each secret and each mark into a tree; tell whether there was any."""
-        covered = False
+    def cover(self, tree: Node) -> list[tuple[Node, Any]]:
+        """Put a stand-in for each secret and each mark into a tree; return what stood there."""
+        covered = []
         for node, _, secret in _leaves(tree):
             known = self._of(node.value)
             if known is not None or secret:
-                covered = True
+                covered.append((node, node.value))
                 node.value = self._stand_in(node.value if known is None else known.value)
         return covered
 
