@@ -160,7 +160,10 @@ def test_what_is_wrong_with_a_secret_is_told_without_it(tmp_path: Path):
             for section, message in (
                 ("{database: x, webhook: 'htps://h/hunter2'}", "webhook must be an http://"),
                 ("{database: x, token: 12345678}", "must be text; put it in quotes"),
-                (f"{{database: x, token: hunter2{'x' * 5000}}}", configuring.NOT_VALID),
+                (
+                    f"{{database: x, webhook: 'https://h/hunter2{'x' * 5000}'}}",
+                    configuring.NOT_VALID,
+                ),
                 ("{database: x, retention: 'x://:hunter2@'}", "must be a duration"),
             ):
                 path.write_text(f"{start}jobs: {section}\n")
