@@ -51,7 +51,7 @@ def test_a_snapshot_has_every_field_of_the_contract(tmp_path: Path):
             await asked(client, 12)
             client.server.sample()
             found = (await client.get("/api/v1/history?minutes=1"))["snapshots"][-1]
-            assert {"seq", "t", "gates", "jobs", "streams"} == set(found)
+            assert {"seq", "t", "doors", "gates", "jobs", "streams"} == set(found)
             gate = next(gate for gate in found["gates"] if gate["id"] == "gateway/default")
             assert set(gate) >= SNAPSHOT_GATE
             assert gate["slots"]["total"] == 8

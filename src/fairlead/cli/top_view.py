@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import sys
+from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -104,9 +105,25 @@ def table(url: str, snapshot: dict[str, Any]) -> RenderableType:
         slots = gate["slots"]
         total = "∞" if slots["total"] is None else f"{slots['total']:g}"
         lines.append((f"{visible(gate['id'])}  {slots['used']:g} of {total} slots", "cyan"))
+        if gate.get("degraded"):
+            lines.append((f"  degraded: {visible(gate['degraded'])}", "bold red"))
+        lines += [(line, style) for line, style in _backends(gate.get("backends") or ())]
         lines += [(line, "") for one in gate["classes"] for line in _class(one)]
     lines += [("", ""), *((said, "") for said in _rest(snapshot))]
     return Text("\n").join(Text(said, style) for said, style in lines)
+
+
+def _backends(backends: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Count backends by state, and name those that take no requests."""
+    if not backends:
+        return
+    states = Counter(one["state"] for one in backends)
+    yield f"  backends: {', '.join(f'{count} {state}' for state, count in states.items())}", ""
+    for one in backends:
+        if one["state"] != "healthy":
+            failure = one.get("last_failure")
+            said = f"    {visible(one['url'])} is {one['state']}"
+            yield f"{said}: {visible(failure['what'])}" if failure else said, "red"
 
 
 def _line(cells: Sequence[str]) -> str:

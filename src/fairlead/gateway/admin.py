@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from fairlead.config import shown
 from fairlead.errors import Misuse
 from fairlead.gateway.openapi import document
+from fairlead.gateway.reservations import gate_name
 from fairlead.gateway.settings import Upstream
 from fairlead.serving.access import authorize
 from fairlead.serving.http import Answer, Problem, answer, read_body, with_problems
@@ -56,13 +57,18 @@ class Admin(Application):
     async def _readyz(self, scope: Scope, receive: Receive) -> Answer:
         if self.draining:
             return answer({"status": "draining"}, 503)
-        problems = list(self._admission.problems)
+        problems = [*self._admission.problems, *self._outages()]
         if problems:
-            return answer({"status": "degraded", "problems": problems})
+            down = self._fleet.down and not self._admission.settings.ready_without_backends
+            status = "down" if down else "degraded"
+            return answer({"status": status, "problems": problems}, 503 if down else 200)
         said: dict[str, Any] = {"status": "ok"}
         if short := self._admission.shortages():
             said["reservations"] = short
         return answer(said)
+
+    def _outages(self) -> list[str]:
+        return [f"pool {gate_name(name)}: {why}" for name, why in self._fleet.outages().items()]
 
     async def _metrics(self, scope: Scope, receive: Receive) -> Answer:
         body, media = self._admission.metrics.render()

@@ -299,6 +299,23 @@ class Fleet:
         every = self._upstreams.values()
         return len(every) > 1 or any(one.models is not None for one in every)
 
+    def members(self, pool: str) -> list[Upstream]:
+        """Return the backends of a pool."""
+        return list(self._pools.get(pool, ()))
+
+    def outages(self) -> dict[str, str]:
+        """Return why each pool that has no backend up has none; a fleet without backends is one such pool."""
+        return {
+            name: f"no backend is up, of {len(members)}" if members else "there is no backend"
+            for name, members in (self._pools or {ONLY: []}).items()
+            if not any(one.usable for one in members)
+        }
+
+    @property
+    def down(self) -> bool:
+        """Whether no pool has a backend that is up."""
+        return len(self.outages()) == max(1, len(self._pools))
+
     def describe(self) -> list[dict[str, Any]]:
         """Show every backend, those that drain last."""
         return [upstream.describe() for upstream in (*self._upstreams.values(), *self._leaving)]
@@ -338,8 +355,8 @@ class Fleet:
                     level = logging.INFO if found.healthy else logging.WARNING
                     state = "healthy" if found.healthy else "unhealthy"
                     log.log(level, "upstream %s is %s", upstream.url, state)
-                    if not found.healthy:
-                        upstream.failed("it did not answer when it was looked at")
+                if not found.healthy and (upstream.healthy or upstream.awaited):
+                    upstream.failed("it did not answer well when it was looked at")
                 upstream.healthy, upstream.awaited = found.healthy, False
                 self._changed()
             if not seen.done():

@@ -333,6 +333,7 @@ class Settings(Model):
         "/v1/models",
     ]
     expose: Expose = Expose()
+    ready_without_backends: Flag = False
     strict: Flag = False
     access_log: Flag = True
     shutdown_grace: DurationOrZero = 180.0

@@ -58,12 +58,12 @@ class ControlApi(Application):
         deeds: Iterable[Deed],
         access: Access,
         *,
-        unready: Callable[[], dict[str, str]],
+        readiness: Callable[[], tuple[bool, dict[str, str]]],
         draining: Callable[[], bool],
         metrics: Callable[[], Awaitable[Any]],
     ) -> None:
         self.access = access
-        self._unready = unready
+        self._readiness = readiness
         self._draining = draining
         self._metrics = metrics
         own = (
@@ -121,8 +121,11 @@ class ControlApi(Application):
     async def _readyz(self, scope: Scope, receive: Receive) -> Answer:
         if self._draining():
             return answer({"status": "draining"}, 503)
-        if found := self._unready():
+        ready, found = self._readiness()
+        if not ready:
             return answer({"status": "not ready", "doors": found}, 503)
+        if found:
+            return answer({"status": "degraded", "doors": found})
         return answer({"status": "ok"})
 
     async def _openapi(self, scope: Scope, receive: Receive) -> Answer:

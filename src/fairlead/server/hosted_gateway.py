@@ -6,7 +6,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from fairlead.gateway.exchange import Exchange
-from fairlead.gateway.reservations import gate_name
+from fairlead.gateway.reservations import ONLY, gate_name
 from fairlead.gateway.serving import Gateway
 from fairlead.gateway.settings import CLASSES
 from fairlead.server.hosted_pool import shared
@@ -98,6 +98,7 @@ class HostedGateway(Hosted):
 
     def _view(self, gate: str, pool: Pool, channel: Any) -> View:
         capacity, admission = pool.capacity, self.gateway.admission
+        fleet = self.gateway.fleet
 
         def reserved() -> list[Reserve]:
             return [
@@ -129,6 +130,8 @@ class HostedGateway(Hosted):
             total=lambda: capacity.total,
             ceiling=lambda: admission.ceilings.get(pool.name),
             reserved=reserved,
+            degraded=lambda: fleet.outages().get(pool.name),
+            backends=lambda: [one.describe() for one in fleet.members(pool.name)],
             weight_of=weight_of,
             adjust=adjust,
             adjustable={
@@ -136,6 +139,24 @@ class HostedGateway(Hosted):
                 **{(name, "set_weight"): weight_for for name in CLASSES},
             },
         )
+
+    def unready(self) -> str | None:
+        """Refuse traffic while no backend of any pool is up, unless the settings say otherwise."""
+        gateway = self.gateway
+        if not gateway.fleet.down or gateway.admission.settings.ready_without_backends:
+            return super().unready()
+        return self._outages()
+
+    def degraded(self) -> str | None:
+        """Tell of pools without a backend, and of a configuration that is wrong."""
+        problems = self.gateway.admission.problems
+        return self.unready() or self._outages() or (problems[0] if problems else None)
+
+    def _outages(self) -> str | None:
+        found = self.gateway.fleet.outages()
+        if list(found) == [ONLY]:
+            return found[ONLY]
+        return "; ".join(f"pool {name}: {why}" for name, why in found.items()) or None
 
     def links(self) -> dict[str, str]:
         """Where requests go, and where operators look."""

@@ -46,6 +46,9 @@ class View:
     # An operator's, where slots follow something else.
     ceiling: Callable[[], int | None] = lambda: None
     reserved: Callable[[], list[Reserve]] = list
+    # Why it admits less than it should, or nothing; and what works for it elsewhere.
+    degraded: Callable[[], str | None] = lambda: None
+    backends: Callable[[], list[dict[str, Any]]] = list
     weight_of: Callable[[Hashable], float] = lambda tenant: 1.0
     adjust: Callable[[Change], Any] | None = None
     # What an operator may change: the part, the verb, and how its arguments are read.
@@ -97,7 +100,16 @@ class Hosted(ABC):
 
     def unready(self) -> str | None:
         """Say why it does not welcome traffic, if it does not."""
-        return None
+        return self.detail if self.state == "failed" else None
+
+    def degraded(self) -> str | None:
+        """Say why it does less than it should, if it does."""
+        return self.unready()
+
+    @property
+    def standing(self) -> str:
+        """How it stands: its state, or degraded if it runs and does less than it should."""
+        return "degraded" if self.state == "running" and self.degraded() else self.state
 
     @abstractmethod
     def policy(self, gate: str) -> dict[str, Any] | None:

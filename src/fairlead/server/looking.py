@@ -66,8 +66,9 @@ class Looking:
             {
                 "name": door.name,
                 "kind": door.kind,
-                "state": door.state,
+                "state": door.standing,
                 "detail": door.detail,
+                "reason": door.degraded(),
                 "gates": [view.id for view in door.views()],
                 "links": door.links(),
             }

@@ -20,6 +20,7 @@ from fairlead.server.api import ControlApi
 from fairlead.server.configuring import Configuring
 from fairlead.server.doors import doors_of
 from fairlead.server.history import INTERVAL, History
+from fairlead.server.hosted_pool import KIND as POOL
 from fairlead.server.job_deeds import JobDeeds
 from fairlead.server.looking import Looking
 from fairlead.server.losses import DOORS, Keeping, Settings, settings_of
@@ -84,7 +85,7 @@ class Server:
         self.api = ControlApi(
             deeds,
             access_of(settings),
-            unready=self._unready,
+            readiness=self._readiness,
             draining=lambda: self.draining,
             metrics=self.families.gathered,
         )
@@ -120,11 +121,14 @@ class Server:
         """Find the door that a gate is of."""
         return next(door for door in self.doors if door.name == view.door)
 
-    def _unready(self) -> dict[str, str]:
-        told = {door.name: door.unready() for door in self.doors}
-        found = {name: reason for name, reason in told.items() if reason is not None}
-        starting = [door.name for door in self.doors if door.state == "starting"]
-        return found | dict.fromkeys(starting, "it starts")
+    def _readiness(self) -> tuple[bool, dict[str, str]]:
+        """Return whether traffic is welcome, and why doors do less than they should."""
+        doors = [door for door in self.doors if door.kind != POOL]
+        starting = [door.name for door in doors if door.state == "starting"]
+        told = {door.name: door.degraded() for door in doors} | dict.fromkeys(starting, "it starts")
+        up = [door for door in doors if door.unready() is None]
+        ready = not starting and (bool(up) or not doors)
+        return ready, {name: reason for name, reason in told.items() if reason is not None}
 
     # Life
 

@@ -17,6 +17,7 @@ log = logging.getLogger("fairlead.server")
 
 LATELY = 10.0  # seconds over which waits and rates are told
 MOST_TENANTS = 20
+MOST_BACKENDS = 50
 # Decisions in one batch: 1,000 a second, twice the demonstration's crest and more than anybody can read.  A full
 # batch is some 100 kB for each reader, and 2 ms of the server's time.
 MOST_TOLD = 500
@@ -29,6 +30,9 @@ def snapshot_of(doors: Sequence[Hosted], seq: int) -> dict[str, Any]:
     return {
         "seq": seq,
         "t": time.time(),
+        "doors": [
+            {"name": door.name, "state": door.standing, "reason": door.degraded()} for door in doors
+        ],
         "gates": [gate_document(view) for door in doors for view in door.views()],
         "jobs": jobs,
         "streams": [one for one in streams if one is not None] or None,
@@ -73,6 +77,8 @@ def gate_document(view: View) -> dict[str, Any]:
         ],
         "tenants": tenants_document(view, channel.tenants(MOST_TENANTS)),
         "totals": totals,
+        "degraded": view.degraded(),
+        "backends": view.backends()[:MOST_BACKENDS],
         "adjustable": sorted(f"{part}.{verb}" for part, verb in view.adjustable),
     }
 

@@ -73,7 +73,10 @@ function Side({ view, open, onToggle, onToken }) {
       <button type="button" class="button menu-button" aria-expanded=${open ? "true" : "false"} aria-controls="nav" onClick=${onToggle}><${Icon} name="menu" />Menu</button></div>
     <nav class="nav" id="nav" aria-label="Views">${Object.entries(VIEWS).map(([key, one]) => html`<a key=${key} href=${`#/${key}`} aria-current=${key === view ? "page" : undefined}>
       <${Icon} name=${one.icon} />${one.title}</a>`)}</nav>
-    ${overview && html`<div class="doors"><h2>Doors</h2><ul>${overview.doors.map((/** @type {any} */ one) => html`<li key=${one.name} title=${one.detail}><${Badge} word=${one.state} /><span>${one.name}</span></li>`)}</ul></div>`}
+    ${overview && html`<div class="doors"><h2>Doors</h2><ul>${overview.doors.map((/** @type {any} */ one) => {
+      const stands = latest()?.doors?.find((/** @type {any} */ door) => door.name === one.name) ?? one; // the overview is of when the page came
+      return html`<li key=${one.name} title=${stands.reason ?? one.detail}><${Badge} word=${stands.state} /><span>${one.name}</span></li>`;
+    })}</ul></div>`}
     <div class="foot"><${Segmented} label="Theme" options=${THEMES} value=${state.theme} onChange=${chooseTheme} />
       ${overview && html`<p>Fairlead ${overview.version}<br />up ${long(serverNow() - overview.started)}<br />you are ${overview.role}${overview.demo ? html`<br />demo traffic is on` : ""}</p>`}
       ${overview && token() && html`<button type="button" class="button" onClick=${onToken}>Use another token…</button>`}</div>

@@ -11,7 +11,7 @@ const LOOKS = {
   retry: ["warn", "again"], promoted: ["warn", "up"], failed: ["bad", "failed"], expired: ["bad", "failed"],
   refused: ["bad", "failed"], evicted: ["bad", "down"], cancelled: ["pause", "skipped"], cancelling: ["pause", "skipped"],
   withdrawn: ["pause", "skipped"], moved: ["pause", "again"], skipped: ["pause", "skipped"], suspended: ["pause", "paused"], paused: ["pause", "paused"],
-  starting: ["warn", "waiting"], withheld: ["warn", "paused"], draining: ["warn", "down"], silent: ["bad", "failed"], disconnected: ["bad", "failed"], stopped: ["idle", "ring"],
+  starting: ["warn", "waiting"], withheld: ["warn", "paused"], draining: ["warn", "down"], silent: ["bad", "failed"], degraded: ["bad", "failed"], unhealthy: ["bad", "failed"], ejected: ["bad", "failed"], healthy: ["good", "done"], disconnected: ["bad", "failed"], stopped: ["idle", "ring"],
 };
 
 /** @param {string} word @returns {[string, any]} */

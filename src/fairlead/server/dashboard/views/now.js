@@ -1,8 +1,8 @@
 /** Now: is there room, who waits, and why. */
 import { api, usePoll } from "../api.js";
-import { count, duration, plural, rate } from "../format.js";
+import { clock, count, duration, plural, rate } from "../format.js";
 import { html, useState } from "../html.js";
-import { ClassName } from "../parts/badge.js";
+import { Badge, ClassName } from "../parts/badge.js";
 import { Card, Empty, Kpis, Loading, Trouble } from "../parts/card.js";
 import { Chart, Sparkline } from "../parts/chart.js";
 import { Field, Segmented } from "../parts/choices.js";
@@ -38,6 +38,7 @@ function GateButton({ gate, chosen }) {
   return html`<button type="button" class="gate live-figures" aria-pressed=${chosen ? "true" : "false"} onClick=${() => go("now", { gate: gate.id })}>
     <span class="name"><span>${gate.id}</span><span class="tag">${gate.door}</span></span>
     <${SlotStrip} gate=${gate} />
+    ${gate.degraded && html`<span class="tone-bad strong">degraded: ${gate.degraded}</span>`}
     <span class="figures"><span><b>${count(gate.slots.used)}</b> ${gate.slots.total === null ? "in use" : `of ${count(gate.slots.total)}`}</span>
       <span><b>${count(waiting)}</b> waiting</span><span><b>${rate(sum(gate.classes, (one) => one.admitted_per_s))}</b>/s</span></span>
     <${Sparkline} values=${line} label=${`Waiting over the last 5 minutes, now ${waiting}`} />
@@ -75,7 +76,7 @@ function Waiting({ gate }) {
   return html`<${Card} title="Who waits, and why" note=${shown} flush>
     ${error && html`<div class="body"><${Trouble} error=${error} retry=${reload} /></div>`}
     ${loading ? html`<${Loading} />` : html`<${Table} caption=${`Who waits at ${gate.id}, and why`} rows=${items} rowKey=${(/** @type {any} */ row, /** @type {number} */ at) => `${row.key}-${at}`}
-      empty=${html`<${Empty} title="Nobody waits here.">${gate.slots.free === 0 ? "Whatever comes now waits until a slot is free." : "There is room."}</${Empty}>`}
+      empty=${html`<${Empty} title="Nobody waits here.">${whatComes(gate)}</${Empty}>`}
       columns=${[
         { label: "Key", head: true, class: "mono key", cell: (row) => html`<span title=${row.key}>${row.key}</span>` },
         { label: "Class", cell: (row) => html`<${ClassName} gate=${gate.id} name=${row.class} />` },
@@ -86,6 +87,24 @@ function Waiting({ gate }) {
         { label: "Why", class: "why", cell: (row) => row.why },
       ]} />`}
     ${(data?.items.length ?? 0) > FEW && html`<div class="pages"><button type="button" class="button" aria-expanded=${all ? "true" : "false"} onClick=${() => setAll(!all)}>${all ? "Show fewer" : `Show ${data.items.length}`}</button></div>`}
+  </${Card}>`;
+}
+
+/** What becomes of a request that comes now. @param {any} gate */
+const whatComes = (gate) => (gate.degraded ? `Whatever comes now is refused: ${gate.degraded}.` : gate.slots.free === 0 ? "Whatever comes now waits until a slot is free." : "There is room.");
+
+/** @param {{gate: any}} props */
+function Backends({ gate }) {
+  const up = gate.backends.filter((/** @type {any} */ one) => one.state === "healthy").length;
+  return html`<${Card} title="Backends" note=${`${count(up)} of ${count(gate.backends.length)} up`} flush>
+    <${Table} caption=${`Backends of ${gate.id}`} rows=${gate.backends} rowKey=${(/** @type {any} */ row) => row.url} columns=${[
+      { label: "Address", head: true, class: "mono key", cell: (row) => html`<span title=${row.url}>${row.url}</span>` },
+      { label: "State", cell: (row) => html`<${Badge} word=${row.state} />` },
+      { label: "Slots in use", number: true, cell: (row) => `${count(row.in_flight)} of ${count(row.capacity)}` },
+      { label: "Tries", number: true, cell: (row) => count(row.tries) },
+      { label: "Errors", number: true, cell: (row) => (row.errors > 0 ? html`<span class="tone-bad strong">${count(row.errors)}</span>` : "0") },
+      { label: "Last failure", class: "why", cell: (row) => (row.last_failure ? `${clock(row.last_failure.at)}: ${row.last_failure.what}` : "–") },
+    ]} />
   </${Card}>`;
 }
 
@@ -123,6 +142,7 @@ export function Now({ query }) {
     <${Card} title="Queues" note=${gate.id} flush>
       <${ClassTable} gate=${gate} />
     </${Card}>
+    ${gate.backends?.length > 0 && html`<${Backends} gate=${gate} />`}
     <${Waiting} key=${gate.id} gate=${gate} />
     ${resizing && html`<${Resize} gate=${gate} onClose=${() => setResizing(false)} />`}`;
 }
