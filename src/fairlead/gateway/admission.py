@@ -84,6 +84,7 @@ class Admission:
         self._capacities: Mapping[str, int] = {}
         self._declared: Mapping[str, int] = {}
         self._bound: int | None = None
+        self._places: Fleet | None = None  # where requests take places
         self._tokens: OrderedDict[bytes, int] = OrderedDict()
         self.pools: dict[str, Pool] = {}
         self.everyones: Pool | None = None  # where it depends on no model who may run a request
@@ -164,7 +165,9 @@ class Admission:
 
     def follow_fleet(self, fleet: Fleet) -> None:
         """Follow what a fleet can take now, and what it is declared to take."""
-        self._declared, self._bound = fleet.declared(), fleet.bound()
+        self._declared, self._bound, self._places = fleet.declared(), fleet.bound(), fleet
+        for pool in self.pools.values():
+            pool.follow(fleet)
         self.set_capacities(fleet.capacities())
 
     def set_capacities(self, capacities: Mapping[str, int]) -> None:
@@ -177,6 +180,8 @@ class Admission:
             if name not in self.pools:
                 gate = self._gates(gate_name(name))
                 self.pools[name] = Pool(name, self.tuning, gate, self.sharing)
+                if self._places is not None:
+                    self.pools[name].follow(self._places)
         gone = [pool for name, pool in self.pools.items() if name not in capacities]
         taken = self._taken_by(gone)
         for name, total in capacities.items():

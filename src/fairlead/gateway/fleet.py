@@ -30,6 +30,8 @@ from fairlead.gateway.values import MOST_SLOTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
+    from fairlead.gateway.places import Place
+
 WORDS = {
     "error": "it answered with a status of 500 or above",
     "failed": "it gave no whole answer",
@@ -177,16 +179,73 @@ class Fleet:
             for upstream in self._upstreams.values()
         )
 
-    def choose(self, model: str | None, exclude: Collection[Upstream] = ()) -> Upstream | None:
+    def next(
+        self, place: Place | None, model: str | None, tried: Collection[Upstream]
+    ) -> Upstream | None:
+        """Return the backend for the next try of a request: first where it has its place, then where there is room.
+
+        A request without a place goes to any.
+        """
+        if place is None:
+            return self.choose(model, tried)
+        here = place.upstream
+        if place.untried:
+            # It was chosen when the request started, and counts as chosen now.
+            place.untried = False
+            self._choices += 1
+            record, number = here.record, self._choices
+            if record.probe == place.number:
+                record.probe = number
+            here.used = place.number = number
+            if here.usable and here.serves(model):
+                return here
+            self._outliers.finished(record, number)
+        found = self.choose(model, (*tried, here), bounded=True)
+        if found is not None:
+            place.move(found)
+        return found
+
+    def forgo(self, place: Place) -> None:
+        """Note that a request ends without a try at the backend where it has its place."""
+        self._outliers.finished(place.upstream.record, place.number)
+
+    def has_place(self, model: str | None, freed: Upstream | None = None) -> bool:
+        """Return whether `choose` would find a backend with room, were one place of `freed` given back."""
+        if freed is not None:
+            freed.held -= 1
+        try:
+            return self._best(model, (), perf_counter(), bounded=True) is not None
+        finally:
+            if freed is not None:
+                freed.held += 1
+
+    def lists(self, model: str) -> bool:
+        """Return whether a backend lists a model by name."""
+        return model in self._listed
+
+    def choose(
+        self, model: str | None, exclude: Collection[Upstream] = (), *, bounded: bool = False
+    ) -> Upstream | None:
         """Choose a backend for a model; `used` then is the number of the try.
 
-        One that has room before one that has none; then the least load, in flight / capacity + penalty; of equally
-        loaded ones the least recently used.  An ejected one is chosen if its probe is due and the request has failed
-        nowhere else, or if there is no other.
+        One that has room before one that has none, which is not chosen at all if the choice is `bounded`; then the
+        least load, in flight / capacity + penalty; of equally loaded ones the least recently used.  An ejected one is
+        chosen if its probe is due and the request has failed nowhere else, or if there is no other.
         """
         now = perf_counter()
         if now >= self._weigh_at:
             self._weigh(now)
+        best = self._best(model, exclude, now, bounded=bounded)
+        if best is not None:
+            self._choices += 1
+            best.used = self._choices
+            if best.record.until is not None:
+                self._outliers.chosen(best.record, best.used, now)
+        return best
+
+    def _best(
+        self, model: str | None, exclude: Collection[Upstream], now: float, *, bounded: bool
+    ) -> Upstream | None:
         best: Upstream | None = None
         best_load = (True, True, 0.0, 0)
         for upstream in self._upstreams.values():
@@ -195,25 +254,19 @@ class Fleet:
             capacity = upstream.capacity
             if capacity <= 0:
                 continue
-            in_flight, record = upstream.in_flight, upstream.record
+            full, record = upstream.full, upstream.record
             out = record.until is not None
-            if out and not exclude and record.due(now) and in_flight < capacity:
-                best = upstream
-                break
+            if out and not exclude and record.due(now) and not full:
+                return upstream
             load = (
                 out,
-                in_flight >= capacity,
-                in_flight / capacity + record.penalty,
+                full,
+                max(upstream.held, upstream.in_flight) / capacity + record.penalty,
                 upstream.used,
             )
             if best is None or load < best_load:
                 best, best_load = upstream, load
-        if best is not None:
-            self._choices += 1
-            best.used = self._choices
-            if best.record.until is not None:
-                self._outliers.chosen(best.record, best.used, now)
-        return best
+        return None if bounded and best_load[1] else best
 
     def _weigh(self, now: float) -> None:
         self._weigh_at = now + WEIGHED_FOR
@@ -385,11 +438,13 @@ class Fleet:
         """Tell what others follow: the slots, who is down, and whether models matter."""
         every = self._upstreams.values()
         down = [one.url for one in every if not (one.healthy or one.awaited)]
-        return self.capacities(), self.bound(), down, self.lists_models
+        places = [(one.url, one.bound, one.record.ejected) for one in every if one.usable]
+        return self.capacities(), places, down, self.lists_models
 
     def _regroup(self) -> None:
         members = list(self._upstreams.values())
         self._mounts = frozenset(urlsplit(member.url).path for member in members)
+        self._listed = frozenset(model for member in members for model in member.models or ())
         by_model = self._settings.pool_by is not None
         self.lists_models = by_model or any(member.models is not None for member in members)
         if not by_model:

@@ -101,6 +101,9 @@ class PriorityMiddleware:
                 if exchange.state is WAITING:
                     failure = await self._wait(exchange)
                 if exchange.state is RUNNING and failure is None:
+                    places = exchange.pool_of_slots.room.places
+                    if places.fleet is not None:
+                        scope["fairlead.place"] = places.place_of(exchange)
                     if exchange.body is not None:
                         receive = exchange.body.receive
                         if exchange.model is not None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from fairlead.core import Ticket
     from fairlead.core.ticket import QueueLimit
+    from fairlead.gateway.fleet import Fleet
     from fairlead.gateway.settings import Settings
     from fairlead.gateway.sharing import Sharing
     from fairlead.runtime import MakeGate
@@ -184,6 +185,13 @@ class Pool:
         self._warn_if_short(declared)
         if self._sharing is not None:
             self._sharing.resize(self.name, total)
+
+    def follow(self, fleet: Fleet) -> None:
+        """Follow which backends of a fleet have room for what."""
+        if self.room.places.fleet is None:
+            self.room.follow(fleet)
+        elif self.gate.waiting:
+            self.runtime.adjust(Change("backends", "look"))
 
     def _bound(self) -> None:
         """Bound the slots of each tenant as it is now; first of all changes, for the others may start requests."""

@@ -165,7 +165,7 @@ class Proxy:
         target = target_of(scope)
         tried: list[Upstream] = []
         while True:
-            upstream = self._fleet.choose(model, tried)
+            upstream = self._fleet.next(scope.get("fairlead.place"), model, tried)
             if upstream is None:
                 return _unreachable(tried)
             tried.append(upstream)

@@ -1,4 +1,4 @@
-"""What a request of a pool takes: a slot and, where these are bounded, room for its tenant.
+"""What a request of a pool takes: a slot, a place at a backend and, where these are bounded, room for its tenant.
 
 The bound of a tenant is one more capacity beside the slots, and no part of it is asked while nothing is bounded.  What
 waits is put in line by class and tenant all the same, so that a reload can set a bound for it.  A tenant at its bound
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlead.capacities import Both
 from fairlead.capacities.quotas import Quotas
 from fairlead.config import shown
+from fairlead.gateway.places import Places
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fairlead.capacities import Reserved
     from fairlead.core import Capacity, Ticket
     from fairlead.core.part import Part
+    from fairlead.gateway.fleet import Fleet
     from fairlead.gateway.settings import PrioritySettings
     from fairlead.gateway.values import MaxSlots
 
@@ -85,19 +87,23 @@ class TenantSlots(Quotas):
 
 
 class Room(Both):
-    """Slots, what bounds a tenant, and whatever else a request needs."""
+    """Slots, what bounds a tenant, places at backends, and whatever else a request needs."""
 
     def __init__(self, slots: Reserved, *more: Capacity) -> None:
         self.tenants = TenantSlots()
-        super().__init__(slots, self.tenants, *more, name="room")
+        self.places = Places()
+        super().__init__(slots, self.tenants, self.places, *more, name="room")
         self._every = self.parts
         self._scopes: dict[Hashable, tuple[Hashable, ...]] = {}
         self._arrange()
 
     def _arrange(self) -> None:
         """Ask only the parts that may refuse."""
-        unused = None if self.tenants.bounded else self.tenants
-        self.parts = tuple(part for part in self._every if part is not unused)
+        unused = (
+            None if self.tenants.bounded else self.tenants,
+            None if self.places.fleet is not None else self.places,
+        )
+        self.parts = tuple(part for part in self._every if part not in unused)
         *self._others, self._last = self.parts
 
     def bound(
@@ -112,8 +118,16 @@ class Room(Both):
         self.tenants.replace(named, default)
         self._arrange()
 
+    def follow(self, fleet: Fleet) -> None:
+        """Take a place at a backend of a fleet for each request from now on."""
+        self.places.fleet = fleet
+        self._scopes.clear()
+        self._arrange()
+
     def scopes(self, ticket: Ticket) -> tuple[Hashable, ...]:
-        key = ticket.rank, ticket.tenant
+        key: Hashable = ticket.rank, ticket.tenant
+        if self.places.fleet is not None:
+            key = key, self.places.key_of(ticket)
         found = self._scopes.get(key)
         if found is None:
             if len(self._scopes) >= REMEMBERED:

@@ -47,6 +47,7 @@ class Upstream:
         "gradient",
         "health",
         "healthy",
+        "held",
         "in_flight",
         "last_failure",
         "models",
@@ -61,6 +62,7 @@ class Upstream:
     def __init__(self, given: settings.Upstream, *, from_file: bool) -> None:
         self.url = given.url
         self.in_flight = 0
+        self.held = 0  # places that requests hold here
         self.used = 0  # when it was last chosen, counted in choices
         self.draining = False
         self.reported: int | None = None
@@ -102,6 +104,12 @@ class Upstream:
         if self.capacity_rule == "reported" and self.reported is None:
             return None
         return self.capacity
+
+    @property
+    def full(self) -> bool:
+        """Whether as many requests hold a place as it may run."""
+        bound = self.bound
+        return bound is not None and self.held >= bound
 
     @property
     def usable(self) -> bool:
