@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import uvloop
 
+from fairlead.gateway.limits import GatewayLimits
 from fairlead.gateway.loading import load
 from fairlead.gateway.serving import Gateway, listener_of
 from fairlead.gateway.settings import Settings
@@ -371,7 +372,8 @@ async def fetch(url: str, *args: Any, **given: Any) -> tuple[Head, bytes]:
 @asynccontextmanager
 async def listening(app: Any, limits: Limits | None = None) -> AsyncIterator[Listener]:
     """Serve an ASGI app as the gateway would."""
-    settings = Settings(limits=limits or Limits())
+    given = {} if limits is None else limits.model_dump(exclude_unset=True)
+    settings = Settings(limits=GatewayLimits(**given))
     listener = listener_of(app, "127.0.0.1:0", lambda: settings)
     listener.bind()
     await listener.begin()

@@ -138,6 +138,10 @@ class TestDecision:
         run_virtual(main())
 
 
+# A request has its slot before any of its body is read.
+STREAMED = {"body_bytes": 100, "body_before_slot": 0}
+
+
 class TestBodyLimit:
     @pytest.mark.parametrize("length", [b"101", b"8388609", b"9" * 30, b"9" * 5000])
     def test_a_declared_length_beyond_it_is_refused_at_once(self, length):
@@ -155,26 +159,38 @@ class TestBodyLimit:
             scene = Scene(limits={"body_bytes": 100})
             for header in ((b"content-length", b"100"), CHUNKED):
                 client, held = await scene.running(headers=[header], body=[b"x" * 60, b"x" * 40])
-                assert [len((await held.read())["body"]) for _ in range(2)] == [60, 40]
+                assert len((await held.read())["body"]) == 100
                 await held.answer()
                 assert (await client.done()).status == 200
 
         run_virtual(main())
 
-    @pytest.mark.parametrize("waits", [False, True])
     @pytest.mark.parametrize("priority", ["bulk", "system"])
     @pytest.mark.parametrize("version", ["1.1", "2"])
-    def test_a_chunked_body_beyond_it_is_413(self, waits, priority, version):
+    def test_a_chunked_body_beyond_it_is_413_before_it_asks_for_a_slot(self, priority, version):
         async def main() -> None:
             scene = Scene(limits={"body_bytes": 100})
-            first = (await scene.running("system", tenant="root"))[1] if waits else None
             headers = [CHUNKED] if version == "1.1" else []
             client = scene.client(
                 priority, tenant="root", headers=headers, body=[b"x" * 60] * 2, version=version
             )
-            await ticks()
-            if first is not None:
-                await first.answer()
+            await client.done()
+            assert (client.status, client.code) == (413, "body_too_large")
+            assert scene.app.arrivals.empty()
+            assert scene.metrics.refused_requests["body_too_large"] == 1
+            scene.quiet()
+
+        run_virtual(main())
+
+    @pytest.mark.parametrize("priority", ["bulk", "system"])
+    @pytest.mark.parametrize("version", ["1.1", "2"])
+    def test_one_that_grows_beyond_it_in_the_application_is_413(self, priority, version):
+        async def main() -> None:
+            scene = Scene(limits=STREAMED)
+            headers = [CHUNKED] if version == "1.1" else []
+            client = scene.client(
+                priority, tenant="root", headers=headers, body=[b"x" * 60] * 2, version=version
+            )
             held = await scene.app.next()
             assert len((await held.read())["body"]) == 60
             held.post(held.receive)
@@ -185,11 +201,25 @@ class TestBodyLimit:
 
         run_virtual(main())
 
+    @pytest.mark.parametrize("priority", ["bulk", "system"])
+    def test_one_that_grows_beyond_it_while_it_waits_is_413_at_once(self, priority):
+        async def main() -> None:
+            scene = Scene(limits=STREAMED)
+            _, first = await scene.running("system", tenant="root")
+            body = [b"x" * 60] * 2
+            client = scene.client(priority, tenant="root", headers=[CHUNKED], body=body)
+            await client.done()
+            assert (client.status, client.code) == (413, "body_too_large")
+            assert scene.depth() == 0
+            await first.answer()
+            scene.quiet()
+
+        run_virtual(main())
+
     def test_http_2_needs_no_header_to_bring_a_body(self):
         async def main() -> None:
             scene = Scene(limits={"body_bytes": 100})
-            client, held = await scene.running(version="2", body=b"x" * 101)
-            held.post(held.receive)
+            client = scene.client(version="2", body=b"x" * 101)
             await client.done()
             assert (client.status, client.code) == (413, "body_too_large")
             scene.quiet()
@@ -199,7 +229,7 @@ class TestBodyLimit:
     @pytest.mark.parametrize("priority", ["bulk", "system"])
     def test_an_application_that_makes_its_own_answer_of_it_is_not_heard(self, priority):
         async def main() -> None:
-            scene = Scene(limits={"body_bytes": 10})
+            scene = Scene(limits=STREAMED | {"body_bytes": 10})
 
             async def app(scope, receive, send):
                 try:
@@ -219,7 +249,7 @@ class TestBodyLimit:
     @pytest.mark.parametrize("raises", [False, True])
     def test_once_the_head_has_gone_there_is_no_second_one(self, priority, raises):
         async def main() -> None:
-            scene = Scene(limits={"body_bytes": 10})
+            scene = Scene(limits=STREAMED | {"body_bytes": 10})
 
             async def app(scope, receive, send):
                 await send({"type": "http.response.start", "status": 200, "headers": []})

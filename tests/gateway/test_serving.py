@@ -602,8 +602,9 @@ def test_a_body_that_grows_too_long_is_logged_as_what_it_was_answered(caplog):
     async def main():
         async with Backend() as one:
             given = {"url": one.url, "capacity": 1}
+            limits = {"body_bytes": 1000, "body_before_slot": 0}
             async with (
-                gateway(given, limits={"body_bytes": 1000}, **SCHEDULED) as running,
+                gateway(given, limits=limits, **SCHEDULED) as running,
                 connected(running.data_listener.url) as client,
             ):
                 client.send("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fairlead.core.ticket import MOVED, WITHDRAWN
 from fairlead.documents.losses import losses
 from fairlead.gateway import priority
+from fairlead.gateway.held import HeldBytes
 from fairlead.gateway.loading import Loaded, load
 from fairlead.gateway.metrics import Metrics
 from fairlead.gateway.pool import Pool, Tuning
@@ -91,6 +92,7 @@ class Admission:
         # Operators', by pool; they outlive the pool and a reload.
         self.ceilings: dict[str, int] = {}
         loaded = config if isinstance(config, Loaded) else load(config)
+        self.held = HeldBytes(loaded.settings.limits.held_bytes)
         self.metrics = Metrics(self)
         self.sharing: Sharing | None = None
         if loaded.settings.shared_capacity is not None:
@@ -125,7 +127,8 @@ class Admission:
         self.wanted = OWN_FIELDS | self.tenants.fields
         self.exempt = frozenset(loaded.settings.exempt)
         self.logs = loaded.settings.access_log
-        self.body_limit = loaded.settings.limits.body_bytes
+        self.limits = loaded.settings.limits
+        self.held.bound = self.limits.held_bytes
         self._limit = loaded.settings.fallback.max_concurrent_requests
 
     def forget(self) -> None:

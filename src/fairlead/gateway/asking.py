@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +16,7 @@ from fairlead.gateway.admission import (
     RETRY_TOKEN,
     TRANSFER_ENCODING,
 )
-from fairlead.gateway.body import Body, BodyTooLarge
+from fairlead.gateway.body import Body, BodyRefused, too_large
 from fairlead.gateway.exchange import Wishes
 from fairlead.gateway.responses import Failure, openai_form, own_path
 from fairlead.gateway.settings import DEFAULT
@@ -139,7 +140,6 @@ def _look_up(admission: Admission, said: Said) -> Asker:
 
 def _heed(admission: Admission, scope: Any, fields: Fields, exchange: Exchange) -> Failure | None:
     """Read what a request says of its body and its wishes."""
-    limit = admission.body_limit
     asker, wishes = exchange.asker, Wishes()
     exchange.wishes = wishes
     exchange.tenant, exchange.rank = asker.who.key, DEFAULT  # for the log, if it is refused
@@ -156,43 +156,55 @@ def _heed(admission: Admission, scope: Any, fields: Fields, exchange: Exchange) 
         wishes.token = fields[RETRY_TOKEN][0]
         exchange.evictions = admission.redeem_token(wishes.token)
     length = fields.get(CONTENT_LENGTH)
-    if length is None:
-        if TRANSFER_ENCODING in fields or scope["http_version"] >= "2":
-            exchange.body = Body(exchange.raw_receive, limit)  # in HTTP/2 a body needs no field
-    elif length[0].isdigit() and (len(length[0]) > 18 or int(length[0]) > limit):
-        return too_large(limit)
+    if length is not None and length[0].isdigit():
+        size = length[0].lstrip(b"0")
+        limit = _body_limit(admission, scope, wishes)
+        if len(size) > 18 or int(size or b"0") > limit:
+            return too_large(limit)
+        has_body = bool(size)
+    else:  # in HTTP/2 a body needs no field
+        has_body = TRANSFER_ENCODING in fields or scope["http_version"] >= "2"
+    if has_body or wishes.reads_body:
+        exchange.body = Body(admission, exchange, _body_limit(admission, scope, wishes))
     return None
 
 
-async def read_body(admission: Admission, exchange: Exchange) -> Failure | None:
-    """Read the body before admission, for what it says of the request."""
-    failure = await read_model(admission, exchange)
-    if exchange.gone:
+def _body_limit(admission: Admission, scope: Any, wishes: Wishes) -> int:
+    """Return how long the body of a request may be; what is read whole has to fit into memory beside others."""
+    limit = admission.limits.body_limit(own_path(scope))
+    return min(limit, admission.held.share) if wishes.reads_body else limit
+
+
+async def read_body(admission: Admission, exchange: Exchange, body: Body) -> Failure | None:
+    """Read the body before the request asks for a slot: all of it where class or pool depend on it, or its start."""
+    try:
+        if exchange.wishes.reads_body:
+            await read_model(admission, exchange, body)
+        else:
+            await body.read(admission.limits.body_before_slot)
+    except BodyRefused as refused:
+        return refused.failure
+    if body.gone:
         settle(admission, exchange)
         exchange.leave()
-    return failure
+    return None
 
 
-async def read_model(admission: Admission, exchange: Exchange) -> Failure | None:
-    """Read the body for what it says of the request, also of one that came when nobody wanted to know."""
-    exchange.wishes.model_unread = False
-    if exchange.body is None:
-        exchange.body = Body(exchange.raw_receive, admission.body_limit)
+async def read_model(admission: Admission, exchange: Exchange, body: Body) -> None:
+    """Read all of the body for what it says of the request."""
+    wishes = exchange.wishes
+    wishes.model_unread = False
+    await body.read(inf)
+    if body.gone:
+        return
     try:
-        body = await exchange.body.read()
-    except BodyTooLarge:
-        return too_large(admission.body_limit)
-    if body is None:
-        return None  # the client has left
-    try:
-        said = _peek.decode(body)
+        said = _peek.decode(body.content())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None  # not ours to complain of: the application will
-    if exchange.wishes.reads_tier:
+        return  # not ours to complain of: the application will
+    if wishes.reads_tier:
         rank = priority.tier_rank(said.service_tier)
         exchange.asker = Asker.of(exchange.asker.who, rank, plain=admission.plain)
-    exchange.wishes.model = said.model if isinstance(said.model, str) else None
-    return None
+    wishes.model = said.model if isinstance(said.model, str) else None
 
 
 def settle(admission: Admission, exchange: Exchange) -> None:
@@ -207,12 +219,6 @@ def settle(admission: Admission, exchange: Exchange) -> None:
             metrics.clamps[asker.clamped] += 1
         if label is OTHER and metrics.labels.notice(asker.tenant):
             admission.forget()
-
-
-def too_large(limit: int) -> Failure:
-    """Say that a body is longer than allowed."""
-    text = f"the request's body is longer than {limit} bytes, the most this gateway takes"
-    return Failure(413, "body_too_large", text)
 
 
 def _is_json(fields: Fields) -> bool:

@@ -177,7 +177,7 @@ class Exchange(LeanTicket):
         pool = self.pool_of_slots
         loop = pool.runtime.entered
         self.waiter = loop.create_future()
-        body.read_ahead(self, loop)
+        body.read_ahead(self)
         try:
             await self.waiter
         except asyncio.CancelledError:
@@ -185,8 +185,6 @@ class Exchange(LeanTicket):
                 pool.runtime.withdraw([self])
             raise
         finally:
-            pool.read_ahead -= body.ahead
-            body.ahead = 0
             if self.state is RUNNING or self.state is EVICTED:  # it did get its slot
                 self._count_wait()
 
@@ -230,8 +228,8 @@ class Exchange(LeanTicket):
 
     @property
     def unanswerable(self) -> bool:
-        """Whether its body was longer than allowed, which nothing the application says can change."""
-        return self.body is not None and self.body.left < 0 and not self.answering
+        """Whether its body was refused, which nothing the application says can change."""
+        return self.body is not None and self.body.failure is not None and not self.answering
 
     @property
     def cancellations(self) -> int:

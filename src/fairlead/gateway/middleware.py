@@ -28,11 +28,12 @@ from fairlead.errors import ConfigError
 from fairlead.gateway import access, asking
 from fairlead.gateway import metrics as count
 from fairlead.gateway.admission import RETRY_TOKEN, Admission
-from fairlead.gateway.body import Body
+from fairlead.gateway.body import BODY, Body, BodyRefused
 from fairlead.gateway.exchange import Exchange
 from fairlead.gateway.loading import load_content
 from fairlead.gateway.responses import Failure, own_path, send_failure
 from fairlead.gateway.settings import CLASSES
+from fairlead.serving.http import CLOSING
 
 if TYPE_CHECKING:
     from fairlead.gateway.loading import Loaded
@@ -89,8 +90,8 @@ class PriorityMiddleware:
         exchange = Exchange(admission.metrics, receive, send)
         try:
             failure = asking.identify(admission, scope, exchange)
-            if exchange.wishes.reads_body and failure is None:
-                failure = await asking.read_body(admission, exchange)
+            if exchange.body is not None and failure is None:
+                failure = await asking.read_body(admission, exchange, exchange.body)
             if failure is None and exchange.outcome is None:
                 asking.settle(admission, exchange)
                 if (pool := admission.everyones) is not None:
@@ -105,7 +106,9 @@ class PriorityMiddleware:
                     if places.fleet is not None:
                         scope["fairlead.place"] = places.place_of(exchange)
                     if exchange.body is not None:
+                        exchange.body.admit()
                         receive = exchange.body.receive
+                        scope[BODY] = exchange.body
                         if exchange.model is not None:
                             scope["fairlead.model"] = exchange.model
                     await self.app(scope, receive, exchange.send)
@@ -115,12 +118,14 @@ class PriorityMiddleware:
             if exchange.state is not DONE:
                 failure = self._conclude(exchange, failure)
                 if failure is not None and not exchange.answering:
+                    if exchange.unanswerable:
+                        scope[CLOSING] = True
                     await self._answer(failure, exchange, path)
         finally:
             if exchange.evictions and exchange.outcome != count.COMPLETED and exchange.wishes.token:
                 admission.keep_token(exchange.wishes.token, exchange.evictions)
             if exchange.body is not None:
-                exchange.body.stop_reading()
+                exchange.body.close()
             if admission.logs and access.logger.isEnabledFor(logging.INFO):
                 access.write(scope, exchange)
 
@@ -148,11 +153,14 @@ class PriorityMiddleware:
         """Wait for a slot; the answer is the exchange's state, or a failure if there is nobody to ask any more."""
         while exchange.state is WAITING:
             if exchange.body is None:
-                exchange.body = Body(exchange.raw_receive, self.admission.body_limit)
-            await exchange.wait(exchange.body)
+                exchange.body = Body(self.admission, exchange, self.admission.limits.body_bytes)
+            body = exchange.body
+            await exchange.wait(body)
+            if body.failure is not None:
+                return body.failure
             if exchange.state is WITHDRAWN and not exchange.gone:  # its pool is no more, or is down
                 exchange.renew()
-                failure = await self._ask_again(exchange)
+                failure = await self._ask_again(exchange, body)
                 if failure is not None:
                     return failure
         if (
@@ -160,13 +168,22 @@ class PriorityMiddleware:
             and exchange.wishes.model_unread
             and self.admission.reads_model
         ):
-            return await asking.read_model(self.admission, exchange)
+            body = exchange.body  # type: ignore[assignment]
+            body.admit()
+            return await self._read_model(exchange, body)
         return None
 
-    async def _ask_again(self, exchange: Exchange) -> Failure | None:
+    async def _read_model(self, exchange: Exchange, body: Body) -> Failure | None:
+        try:
+            await asking.read_model(self.admission, exchange, body)
+        except BodyRefused as refused:
+            return refused.failure
+        return None
+
+    async def _ask_again(self, exchange: Exchange, body: Body) -> Failure | None:
         """Ask elsewhere; by now that may depend on the model."""
         if exchange.wishes.model_unread and self.admission.reads_model:
-            failure = await asking.read_model(self.admission, exchange)
+            failure = await self._read_model(exchange, body)
             if exchange.gone:
                 exchange.leave()
             if failure is not None or exchange.gone:
@@ -195,8 +212,8 @@ class PriorityMiddleware:
             exchange.end(count.PREEMPTED)
             return self._preempted(exchange)
         if exchange.state is RUNNING:
-            if exchange.unanswerable:
-                failure = asking.too_large(self.admission.body_limit)
+            failure = None if exchange.body is None else exchange.body.failure
+            if failure is not None and not exchange.answering:
                 exchange.status = failure.status
                 exchange.end(count.FAILED)
                 return failure

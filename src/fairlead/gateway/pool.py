@@ -160,7 +160,6 @@ class Pool:
         if sharing is not None and lent is not None:
             sharing.join(name, lent, self.runtime)
         self.finished: deque[float] = deque(maxlen=64)
-        self.read_ahead = 0  # bytes of the bodies of those who wait
         self.short = False  # reservations ask for more than backends report
         self.slots = 0  # whether or not they are free to be used here yet
         self.on_end: Callable[[], None] | None = None  # for whoever waits until it has drained

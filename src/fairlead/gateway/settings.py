@@ -32,6 +32,7 @@ from fairlead.documents.values import (
     Secret,
     Share,
 )
+from fairlead.gateway.limits import GatewayLimits
 from fairlead.gateway.values import (
     MOST_SLOTS,
     HeaderName,
@@ -44,7 +45,6 @@ from fairlead.gateway.values import (
     UpstreamCapacity,
     UpstreamUrl,
 )
-from fairlead.serving.limits import Limits
 
 ClassName = Literal["bulk", "default", "interactive", "system"]
 # Lowest first: the index of a name is its rank.
@@ -318,7 +318,7 @@ class Settings(Model):
     tenants: Tenants = Tenants()
     priority_scheduler: PrioritySettings = PrioritySettings()
     fallback: Fallback = Fallback()
-    limits: Limits = Limits()
+    limits: GatewayLimits = GatewayLimits()
     health: Health = Health()
     outliers: Outliers = Outliers()
     capacity: Slots | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
 
 from fairlead.serving.http import Problem
 
@@ -46,9 +47,9 @@ def headers_too_large(limits: Limits) -> Problem:
     return Problem(431, "headers_too_large", detail)
 
 
-def body_too_large(limits: Limits) -> Problem:
+def body_too_large(limit: int) -> Problem:
     """Refuse a longer body than is read here."""
-    detail = f"the body is over the limit of {limits.body_bytes} bytes"
+    detail = f"the body is over the limit of {limit} bytes"
     return Problem(413, "body_too_large", detail)
 
 
@@ -83,7 +84,12 @@ def check_head(
     host = found.get(b"host")
     if (host is None and version == "1.1") or not _HOST.fullmatch(host or b""):
         raise bad_request("the request needs one valid host header")
-    _check_body(found, version, limits)
+    length = _check_body(found, version)
+    if length:
+        path = target.partition(b"?")[0].decode("latin-1")
+        limit = limits.body_limit(unquote(path) if "%" in path else path)
+        if length > limit:
+            raise body_too_large(limit)
     if found.get(b"expect", b"100-continue").lower() != b"100-continue":
         raise Problem(417, "expectation_failed", "the only expectation met here is 100-continue")
     # h2c is offered by clients that are as happy with HTTP/1.1; whoever offers another protocol needs it.
@@ -95,7 +101,8 @@ def check_head(
             raise Problem(426, "upgrade_not_served", detail, headers=upgrade)
 
 
-def _check_body(found: dict[bytes, bytes], version: str, limits: Limits) -> None:
+def _check_body(found: dict[bytes, bytes], version: str) -> int:
+    """Return the length of the body, as far as the head tells it."""
     coding, length = found.get(b"transfer-encoding"), found.get(b"content-length")
     if coding is not None and (length is not None or version == "1.0"):
         raise bad_request("the length of the body is ambiguous")
@@ -103,5 +110,4 @@ def _check_body(found: dict[bytes, bytes], version: str, limits: Limits) -> None
         raise bad_request("the only transfer-encoding taken here is chunked")
     if length is not None and not (length.isdigit() and len(length) < 19):
         raise bad_request("content-length must be a number")
-    if length is not None and int(length) > limits.body_bytes:
-        raise body_too_large(limits)
+    return 0 if length is None else int(length)

@@ -30,6 +30,8 @@ PROBLEM = b"application/problem+json"
 LARGEST_BODY = 64 * 1024
 # In the scope: the status that the connection itself answered with, for an app that was too late to.
 ANSWERED = "fairlead.answered"
+# In the scope: the app has refused the rest of the body; the connection is closed after its answer.
+CLOSING = "fairlead.closing"
 MOST_PROBLEMS = 50
 # The sentences of pydantic, in the words of this project.
 SENTENCES = {

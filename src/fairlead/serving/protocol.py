@@ -224,8 +224,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         self._window_bytes += len(body)
-        if self._body_bytes > self._limits.body_bytes:
-            raise body_too_large(self._limits)
+        limit = self._limits.body_limit(self.scope["path"])
+        if self._body_bytes > limit:
+            raise body_too_large(limit)
         super().on_body(body)
         self._window_paused |= self.flow.read_paused
 
