@@ -162,7 +162,9 @@ class TestTheAccessLog:
 
     def test_has_one_line_for_a_request_that_is_refused_while_it_runs(self, caplog):
         async def main() -> None:
-            async with site(access_log=True, limits={"body_bytes": 1000, "body_before_slot": 0}) as here:
+            async with site(
+                access_log=True, limits={"body_bytes": 1000, "body_before_slot": 0}
+            ) as here:
                 async with connected(here.url) as client:
                     client.send(
                         "POST /big HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"

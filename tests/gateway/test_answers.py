@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.gateway.admission import TOKENS, Admission
 from fairlead.testing import run_virtual
-from tests.gateway.virtual import Client, Scene, ticks
+from tests.gateway.virtual import Client, Scene
 
 CHUNKED = (b"transfer-encoding", b"chunked")
 DECISION = (b"x-fairlead-decision", b"1")

@@ -1,4 +1,4 @@
-"""The ledger of held bytes, over random uploads: its bounds, which uploads are cut, and that nothing is lost or kept."""
+"""The ledger of held bytes over random uploads: its bounds, which uploads are cut, and that all of it is given back."""
 
 import random
 from math import inf
@@ -14,7 +14,9 @@ CAUGHT = (AssertionError, KeyError, RuntimeError, StopIteration, ValueError)
 class One(Upload):
     """An upload that notes what befalls it."""
 
-    __slots__ = ("dropped", "fate", "number", "said")
+    __slots__ = ("fate", "number", "said")
+
+    holder: str
 
     def __init__(self, number: int, holder: str, now: float, said: list["One"]) -> None:
         super().__init__(holder, now)
@@ -57,50 +59,44 @@ class Books:
     def take(self, one: One, size: int) -> None:
         """Take bytes, and compare with the rule written down in full."""
         self.said.clear()
-        ledger, left = self.ledger, dict(self.held)
+        expected = self.expected(one, size)
+        self._settle(one, size)
+        if expected is not None:
+            assert [each.number for each in self.said] == [each.number for each in expected]
+
+    def expected(self, one: One, size: int) -> list[One] | None:
+        """Say which uploads have to go; None where two have the same claim to."""
+        left = {**self.held}
         left.setdefault(one, 0)
-        expected: list[One] = []
-        share = ledger.bound // 4
+        gone: list[One] = []
+        bound = self.ledger.bound
+        share = bound // 4
+        if left[one] + size > share:
+            return [one]
         while True:
-            sums: dict[str, int] = {}
+            sums: dict[str, int] = {one.holder: size}
             for each, held in left.items():
                 sums[each.holder] = sums.get(each.holder, 0) + held
-            sums[one.holder] += size
-            if left[one] + size > share:
-                expected.append(one)
-                break
             if sums[one.holder] > share:
-                largest = one.holder
-            elif sum(sums.values()) > ledger.bound:
+                largest = [one.holder]
+            elif sum(sums.values()) > bound:
                 loose = {each.holder for each in left if each.fate in {"comes in", "spare"}}
                 most = max(sums[holder] for holder in loose)
-                candidates = [holder for holder in loose if sums[holder] == most]
-                largest = next((e.holder for e in self.said if e.holder in candidates), "")
-                if not largest:
-                    largest = candidates[0] if len(candidates) == 1 else ""
-                if not largest:
-                    return self._settle(one, size)  # a tie: any of them will do
+                largest = [holder for holder in loose if sums[holder] == most]
             else:
-                break
-            mine = [each for each in left if each.holder == largest]
-            if any(each.fate == "spare" for each in mine):
-                if len({e for e in mine if e.fate == "spare"}) > 1:
-                    return self._settle(one, size)
-                victim = next(each for each in mine if each.fate == "spare")
-            else:
-                loose_ones = [each for each in mine if each.fate == "comes in"]
-                speeds = [self.speed(each, size if each is one else 0) for each in loose_ones]
-                if speeds.count(min(speeds)) > 1:
-                    return self._settle(one, size)
-                victim = loose_ones[speeds.index(min(speeds))]
-            expected.append(victim)
+                return gone
+            mine = [each for each in left if each.holder in largest]
+            spare = [each for each in mine if each.fate == "spare"]
+            coming = [each for each in mine if each.fate == "comes in"]
+            speeds = [self.speed(each, size if each is one else 0) for each in coming]
+            slowest = [each for each, s in zip(coming, speeds, strict=True) if s == min(speeds)]
+            if len(largest) > 1 or len(spare) > 1 or (not spare and len(slowest) > 1):
+                return None
+            victim = (spare or slowest)[0]
+            gone.append(victim)
             if victim is one:
-                break
+                return gone
             del left[victim]
-            if victim.fate == "spare":
-                return self._settle(one, size)  # what follows is for the next step to check
-        self._settle(one, size)
-        assert [each.number for each in self.said] == [each.number for each in expected]
 
     def _settle(self, one: One, size: int) -> None:
         taken = self.ledger.take(one, size, self.now)
@@ -234,7 +230,7 @@ class TestMutants:
         )
         self.caught(HeldBytes)
 
-    def test_bytes_that_stay_on_the_books(self, monkeypatch):
+    def test_bytes_that_stay_on_the_books(self):
         class Forgetful(HeldBytes):
             def release(self, upload: Upload) -> None:
                 held = upload.held

@@ -13,7 +13,7 @@ import asyncio
 from io import SEEK_END, BytesIO
 from typing import TYPE_CHECKING, Any
 
-from fairlead.core.ticket import WAITING
+from fairlead.core.ticket import MOVED, WAITING
 from fairlead.gateway.held import Upload
 from fairlead.gateway.responses import Failure
 
@@ -202,15 +202,14 @@ class Body(Upload):
 
     async def _next(self) -> Any:
         """Wait for the next message; None if it came by reading ahead."""
-        reader = asyncio.current_task(self._loop)
-        assert reader is not None
+        reader: asyncio.Task[Any] = asyncio.current_task(self._loop)  # type: ignore[assignment]
         before = reader.cancelling()
         self._reader = reader
         if self.holds_slot and not self.whole:
             self._measure()
         try:
-            if self._reads_ahead:  # one read is still out; it must not be lost
-                await asyncio.wait([self._pump])  # type: ignore[list-item]
+            if self._pump is not None and not self._pump.done():
+                await asyncio.wait([self._pump])  # one read is still out; it must not be lost
                 return None
             return await self._receive()
         except asyncio.CancelledError:
@@ -296,6 +295,8 @@ class Body(Upload):
     def _leave_queue(self) -> None:
         waits = self._waits
         if waits is not None and waits.state is WAITING:
+            if self.failure is not None:
+                waits.reason = MOVED  # the door counts the refusal, not the gate
             waits.pool_of_slots.runtime.withdraw([waits])
             waits.told()
 

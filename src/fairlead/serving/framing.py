@@ -6,12 +6,15 @@ The parser has refused what is not HTTP at all; this refuses what another parser
 from __future__ import annotations
 
 import re
+from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from fairlead.serving.http import Problem
 
 if TYPE_CHECKING:
+    import httptools
+
     from fairlead.serving.limits import Limits
 
 METHODS = b"DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
@@ -51,6 +54,31 @@ def body_too_large(limit: int) -> Problem:
     """Refuse a longer body than is read here."""
     detail = f"the body is over the limit of {limit} bytes"
     return Problem(413, "body_too_large", detail)
+
+
+def problem_of(error: httptools.HttpParserError) -> Problem:
+    """Return what is wrong with bytes that the parser did not take, or that a callback of it refused."""
+    cause = error.__context__
+    if isinstance(cause, Problem):
+        return cause
+    return bad_request(f"the request is not valid HTTP/1.1 ({error})")
+
+
+def wire(problem: Problem, media: bytes, body: bytes, defaults: list[tuple[bytes, bytes]]) -> bytes:
+    """Write the last answer of a connection."""
+    status, headers = problem.answer.status, problem.answer.headers
+    lines = [
+        b"HTTP/1.1 %d %s" % (status, HTTPStatus(status).phrase.encode()),
+        *(name + b": " + value for name, value in defaults),
+        b"content-type: " + media,
+        b"content-length: %d" % len(body),
+        b"x-fairlead-error-code: " + problem.code.encode(),
+        *(name + b": " + value for name, value in headers),
+        b"connection: close",
+        b"",
+        b"",
+    ]
+    return b"\r\n".join(lines) + body
 
 
 def check_head(

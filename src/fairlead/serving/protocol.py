@@ -10,7 +10,6 @@ much.
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import httptools
@@ -22,8 +21,10 @@ from fairlead.serving.framing import (
     body_too_large,
     check_head,
     headers_too_large,
+    problem_of,
+    wire,
 )
-from fairlead.serving.http import ANSWERED, Problem
+from fairlead.serving.http import ANSWERED, CLOSING, Problem
 from fairlead.serving.unsized import unsized
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._decline_upgrade()
                 continue
             except httptools.HttpParserError as error:
-                self._refuse(_problem_of(error))
+                self._refuse(problem_of(error))
                 return
             late = self._too_much(piece, in_body, body_bytes)
             if late is not None:
@@ -250,6 +251,12 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.pipeline or self.transport.is_closing():
             return
+        if self._in_body and CLOSING in self.cycle.scope:
+            self._deaf = True
+            self._stop_timers()
+            self._unset_keepalive_if_required()
+            self._close_softly()
+            return
         if self._last_words is not None:
             if not self._busy:  # else the last of those before it has just begun
                 self._unset_keepalive_if_required()
@@ -367,20 +374,11 @@ class LimitedProtocol(HttpToolsProtocol):
         """Write the last answer of this connection."""
         path = getattr(self, "url", b"/").decode("latin-1")
         media, body = self._written(problem, path.partition("?")[0])
-        status, headers = problem.answer.status, problem.answer.headers
-        lines = [
-            b"HTTP/1.1 %d %s" % (status, HTTPStatus(status).phrase.encode()),
-            *(name + b": " + value for name, value in self.server_state.default_headers),
-            b"content-type: " + media,
-            b"content-length: %d" % len(body),
-            b"x-fairlead-error-code: " + problem.code.encode(),
-            *(name + b": " + value for name, value in headers),
-            b"connection: close",
-            b"",
-            b"",
-        ]
-        self.transport.write(b"\r\n".join(lines) + body)
-        # Closing with bytes unread would reset the connection and take the answer with it.
+        self.transport.write(wire(problem, media, body, self.server_state.default_headers))
+        self._close_softly()
+
+    def _close_softly(self) -> None:
+        """Close the connection once the client has read: closing with bytes unread would take the answer with it."""
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()
@@ -389,10 +387,3 @@ class LimitedProtocol(HttpToolsProtocol):
     def _written(self, problem: Problem, path: str) -> tuple[bytes, bytes]:
         """Write the content type and the body of a refusal."""
         return problem.answer.media, problem.answer.body
-
-
-def _problem_of(error: httptools.HttpParserError) -> Problem:
-    cause = error.__context__
-    if isinstance(cause, Problem):
-        return cause
-    return bad_request(f"the request is not valid HTTP/1.1 ({error})")
