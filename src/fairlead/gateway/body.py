@@ -10,11 +10,11 @@ the application waits for the client is measured.
 from __future__ import annotations
 
 import asyncio
-from io import SEEK_END, BytesIO
 from typing import TYPE_CHECKING, Any
 
 from fairlead.core.ticket import MOVED, WAITING
 from fairlead.gateway.held import Upload
+from fairlead.gateway.memory import give_back
 from fairlead.gateway.responses import Failure
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fairlead.gateway.exchange import Exchange
 
 BODY = "fairlead.body"  # in the scope of a request with a body: the `Body`
+SMALL = 16 * 1024  # bytes of a piece that is put together with the next
 WINDOW = 10.0  # seconds of waiting for the client over which the speed of an upload is measured
 
 
@@ -42,8 +43,8 @@ class Body(Upload):
         "_came",
         "_demanded",
         "_loop",
+        "_pieces",
         "_pump",
-        "_read",
         "_reader",
         "_receive",
         "_timer",
@@ -64,7 +65,7 @@ class Body(Upload):
         super().__init__(exchange.asker.who.key, self._loop.time())
         self._admission = admission
         self._receive = exchange.raw_receive
-        self._read: bytes | BytesIO = b""  # and not handed on
+        self._pieces: list[bytes | bytearray] = []  # that were read and not handed on
         self._unread = False  # by the application: something of the body, or its end, has come
         self._pump: asyncio.Task[None] | None = None
         self._reader: asyncio.Task[Any] | None = None  # that waits for the client
@@ -95,9 +96,12 @@ class Body(Upload):
 
     def content(self) -> bytes:
         """Return the bytes that were read and not handed on."""
-        if isinstance(self._read, BytesIO):
-            self._read = self._read.getvalue()  # shrinks its buffer in place: no copy
-        return self._read
+        pieces = self._pieces
+        if len(pieces) != 1:
+            whole = b"".join(pieces)
+            pieces[:] = [whole] if whole else []
+            return whole
+        return bytes(pieces[0])  # no copy but of a small one
 
     def read_ahead(self, exchange: Exchange) -> None:
         """Read while the request waits."""
@@ -132,14 +136,13 @@ class Body(Upload):
             held.complete(self, self._loop.time())
 
     def _add(self, piece: bytes) -> None:
-        if not self._read:
-            self._read = bytes(piece)
-            return
-        if not isinstance(self._read, BytesIO):
-            # Small pieces take no more than their bytes, and the whole is never in memory twice.
-            self._read = BytesIO(self._read)
-            self._read.seek(0, SEEK_END)
-        self._read.write(piece)
+        last = self._pieces[-1] if self._pieces else None
+        if len(piece) >= SMALL:
+            self._pieces.append(bytes(piece))
+        elif isinstance(last, bytearray) and len(last) < SMALL:
+            last += piece
+        else:  # many small pieces take no more than their bytes
+            self._pieces.append(bytearray(piece) if last is not None else bytes(piece))
 
     def _too_long(self, piece: bytes) -> bool:
         self.left -= len(piece)
@@ -181,7 +184,8 @@ class Body(Upload):
 
     def _hand_on(self) -> Any:
         content = self.content()
-        self._read, self._unread = b"", False
+        self._pieces.clear()
+        self._unread = False
         if self.keeps and self.whole:
             self.kept = content
             self._admission.held.keep(self)
@@ -283,8 +287,12 @@ class Body(Upload):
 
     def _let_go(self) -> None:
         self._stop_timer()
-        self._admission.held.release(self)
-        self._read, self.kept, self._unread = b"", None, False
+        self._pieces.clear()
+        self.kept, self._unread = None, False
+        held = self._admission.held
+        held.release(self)
+        if held.ebbed():
+            self._loop.call_soon(give_back)
 
     def _wake(self) -> None:
         if self._reader is not None:

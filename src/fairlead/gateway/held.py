@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
 PARTS = 4  # a holder may have one of so many
+MUCH = 16 * 1024 * 1024  # bytes that are worth giving back to the system
 
 
 class Upload:
@@ -58,6 +59,7 @@ class HeldBytes:
     def __init__(self, bound: int) -> None:
         self.bound = bound
         self.held = 0
+        self.most = 0  # since the last ebb
         self.accounts: dict[Hashable, Account] = {}
 
     @property
@@ -87,6 +89,8 @@ class HeldBytes:
         upload.held += size
         account.held += size
         self.held += size
+        if self.held > self.most:
+            self.most = self.held
         return True
 
     def _make_room(self, upload: Upload, account: Account, size: int, now: float) -> bool:
@@ -150,3 +154,10 @@ class HeldBytes:
         empty = not (account.held or account.uploads or account.spare)
         if empty and self.accounts.get(upload.holder) is account:
             del self.accounts[upload.holder]
+
+    def ebbed(self) -> bool:
+        """Whether much was held and most of it is no more; true once for each flood."""
+        if self.most < MUCH or self.held * PARTS > self.most:
+            return False
+        self.most = self.held
+        return True
