@@ -17,6 +17,7 @@
       UnknownRun (a LookupError)    no run, or no job, has that id
       StoreError                    the database of jobs
         StoreUnavailable            it cannot be reached, or refuses for now; nothing was changed, try again
+        NoDatabase                  there is none where one is only to be read; none was made
         SchemaMismatch              its tables are of another version; the message says which command helps
       BrokerFault                   a Kafka broker or the way to it; .retriable and .fatal say what helps
         CommitRefused               offsets were not stored; .refused names the partitions
@@ -158,6 +159,10 @@ class StoreError(FairleadError):
 
 class StoreUnavailable(StoreError):
     """The database cannot be reached, or refuses for now; nothing was changed."""
+
+
+class NoDatabase(StoreError):
+    """There is no database where one is only to be read; none was made."""
 
 
 class SchemaMismatch(StoreError):

@@ -15,6 +15,7 @@ from fairlead.errors import StoreUnavailable
 from fairlead.jobs import Jobs
 from fairlead.jobs.records import NewJob, NewRun
 from fairlead.jobs.stores.sqlite import SqliteStore
+from fairlead.jobs.stores.sqlite_file import prepare
 from tests.jobs.operations_rig import go
 
 APP = """\
@@ -68,6 +69,7 @@ def app(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delenv("FAIRLEAD_APP", raising=False)
     monkeypatch.delenv("FAIRLEAD_DB", raising=False)
+    prepare(tmp_path / "shop.db")
     yield f"{name}:jobs"
     sys.modules.pop(name, None)
 
@@ -401,7 +403,8 @@ class TestMistakes:
         monkeypatch.delenv("FAIRLEAD_APP")
         monkeypatch.setenv("FAIRLEAD_DB", "sqlite:///shop.db")
         assert len(run("list", where=())[1].splitlines()) == 2
-        assert run("list", where=("--db", "sqlite:///other.db"))[1] == "no runs\n"
+        code, _, err = run("list", where=("--db", "sqlite:///other.db"))
+        assert (code, "there is no database other.db; did you mean shop.db?" in err) == (1, True)
 
     def test_a_database_that_cannot_be_opened(self, run, tmp_path):
         (tmp_path / "text.db").write_text(

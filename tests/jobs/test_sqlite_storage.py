@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from fairlead.config import hide_password
-from fairlead.errors import ConfigError, Misuse, SchemaMismatch, StoreError, StoreUnavailable
+from fairlead.errors import (
+    ConfigError,
+    Misuse,
+    NoDatabase,
+    SchemaMismatch,
+    StoreError,
+    StoreUnavailable,
+)
 from fairlead.jobs.records import Claim, Ending, NewRun
 from fairlead.jobs.sla import SQL_SCORE, sla_priority
 from fairlead.jobs.states import COMPLETED, CREATED, TERMINAL
@@ -241,10 +248,11 @@ def test_a_fork_after_opening_is_told(tmp_path: Path):
 # Schema
 
 
-def test_versions_can_be_asked_without_making_the_file(tmp_path: Path):
+def test_versions_are_asked_of_a_file_that_is_there_and_make_none(tmp_path: Path):
     store = on(tmp_path / "a.db")
     needed = len(migrations.steps("sqlite"))
-    assert asyncio.run(store.versions()) == (0, needed)
+    with pytest.raises(NoDatabase, match="there is no database"):
+        asyncio.run(store.versions())
     assert not (tmp_path / "a.db").exists()
     assert asyncio.run(store.migrate()) == [step.name for step in migrations.steps("sqlite")]
     assert asyncio.run(store.versions()) == (needed, needed)

@@ -108,7 +108,7 @@ def submit(
             return 0
         return await _follow(operations, said["id"], timeout, as_json)
 
-    return carry_out(app, None, deed, tasks=True)
+    return carry_out(app, None, deed, tasks=True, creates=True)
 
 
 @jobs.command("list")

@@ -28,14 +28,20 @@ Db = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 
 
-def carry_out(app: str | None, db: str | None, deed: Deed, *, tasks: bool = False) -> int:
-    """Find the jobs meant, do something with them, and let go of them."""
+def carry_out(
+    app: str | None, db: str | None, deed: Deed, *, tasks: bool = False, creates: bool = False
+) -> int:
+    """Find the jobs meant, do something with them, and let go of them.
+
+    Only what puts something into a database may make one: elsewhere a wrong name would look like an empty database.
+    """
 
     def do() -> int:
         from fairlead.cli.apps import find_jobs
         from fairlead.jobs.operating import Operations
 
         jobs = find_jobs(app, db, tasks=tasks)
+        jobs.creates = creates
 
         async def whole() -> int:
             try:

@@ -151,7 +151,7 @@ def add_schedule(
             say(f"  {moment(tick)}")
         return 0
 
-    return carry_out(app, db, deed)
+    return carry_out(app, db, deed, creates=True)
 
 
 @schedule.command("list")

@@ -69,6 +69,7 @@ class Jobs:
                 f"Jobs has no setting {unknown!r}; there are {', '.join(('executors', *known))}"
             ) from None
         self.url = url
+        self.creates = True  # a database that is not there, where that is a file
         self.make_gate: MakeGate = Gate  # of the leader; another one watches it
         self.tasks: dict[str, Task] = {}
         self.scheduler: Scheduler | None = None
@@ -164,7 +165,7 @@ class Jobs:
                 raise Misuse("this Jobs belongs to another event loop; make one for each")
         async with self._opening:
             if not self._is_open:
-                await self._store.open()
+                await self._store.open(create=self.creates)
                 self._is_open = True
         return self._store
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from fairlead.config import is_readable
 from fairlead.documents.addresses import split_address
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, NoDatabase
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -225,6 +225,8 @@ async def _database(url: str) -> Finding:
             await store.close()
     except TimeoutError:
         return Finding("jobs.database", "wrong", f"{named} did not answer within {PATIENCE:g} s")
+    except NoDatabase as error:
+        return Finding("jobs.database", "note", f"{error}: it is made at the start")
     except FairleadError as error:
         return Finding("jobs.database", "wrong", str(error))
     if has == wanted:

@@ -48,8 +48,11 @@ class Store(Protocol):
 
     # Life
 
-    async def open(self) -> None:
-        """Connect, and check the schema's version; SQLite migrates itself, PostgreSQL says which command does."""
+    async def open(self, *, create: bool = True) -> None:
+        """Connect, and check the schema's version; SQLite migrates itself, PostgreSQL says which command does.
+
+        A database that is not there is an error; SQLite makes one with `create`.
+        """
 
     async def close(self) -> None:
         """Let go of every connection; may be called twice."""

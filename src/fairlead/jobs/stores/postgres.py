@@ -140,7 +140,7 @@ class PostgresStore(Operations):
 
     # Life
 
-    async def open(self) -> None:
+    async def open(self, *, create: bool = True) -> None:
         await self._connections.open()
         try:
             await self._check()

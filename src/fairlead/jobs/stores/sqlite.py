@@ -49,7 +49,7 @@ from fairlead.jobs.stores import (
     sqlite_submitting,
 )
 from fairlead.jobs.stores.migrations import steps
-from fairlead.jobs.stores.sqlite_file import check_place, connect, prepare, version_of
+from fairlead.jobs.stores.sqlite_file import absent, check_place, connect, prepare, version_of
 from fairlead.jobs.stores.sqlite_lanes import Lane
 from fairlead.jobs.stores.sqlite_rows import instant
 
@@ -83,10 +83,10 @@ class SqliteStore:
         self._waiters: set[asyncio.Future[None]] = set()
         self._heard: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
 
-    async def open(self) -> None:
+    async def open(self, *, create: bool = True) -> None:
         if self._writer is not None:
             raise Misuse(f"the store of {self._path} is open already")
-        await asyncio.to_thread(prepare, self._path)
+        await asyncio.to_thread(prepare, self._path, create=create)
         self._writer = await asyncio.to_thread(Lane, self._path, reading=False)
         self._reader = await asyncio.to_thread(Lane, self._path, reading=True)
         self._seen = await self._writer.call(data_version)
@@ -376,10 +376,10 @@ def data_version(connection: sqlite3.Connection) -> int:
 
 
 def versions(path: Path) -> tuple[int, int]:
-    """Tell the schema's version and ours; a file that is not there is not made."""
+    """Return the schema's version and ours; a file that is not there is refused, not made."""
     needed = len(steps("sqlite"))
     check_place(path)
     if not path.exists():
-        return 0, needed
+        raise absent(path)
     with contextlib.closing(connect(path, reading=True)) as connection:
         return version_of(connection, path), needed

@@ -6,14 +6,18 @@ Everything that may be wrong with a path is said in one sentence before SQLite s
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import random
 import re
 import sqlite3
 import time
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairlead.errors import ConfigError, StoreError, StoreUnavailable
+from fairlead.config import shown
+from fairlead.errors import ConfigError, NoDatabase, StoreError, StoreUnavailable
 from fairlead.jobs.stores.migrations import missing, steps
 
 if TYPE_CHECKING:
@@ -22,10 +26,13 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+log = logging.getLogger("fairlead.jobs")
+
 OLDEST_SQLITE = (3, 33, 0)  # UPDATE … FROM
 APPLICATION = 0x46524C44  # "FRLD": tells our files from other people's databases
 NETWORKS = frozenset({"afs", "cifs", "fuse.sshfs", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"})
 ESCAPED = re.compile(r"\\([0-7]{3})")  # a space in the name of a mount
+SUFFIXES = (".db", ".sqlite", ".sqlite3")
 PATIENCE = 60.0  # for a lock that another process holds
 
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
@@ -114,11 +121,10 @@ def mounted(path: Path) -> str:
 
 
 def connect(path: Path, *, reading: bool = False) -> sqlite3.Connection:
-    """Open a connection; the file must be there if it is only for reading."""
-    mode = "rw" if reading else "rwc"
+    """Open a connection to a file that is there: `prepare` alone makes one."""
     try:
         connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode={mode}",
+            f"{path.absolute().as_uri()}?mode=rw",
             uri=True,
             timeout=0.05,
             isolation_level=None,  # transactions are begun and ended in so many words
@@ -149,19 +155,53 @@ def connect(path: Path, *, reading: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def prepare(path: Path) -> list[str]:
-    """Make the file if need be, in WAL mode, and take the missing steps under the lock; tell which."""
+def prepare(path: Path, *, create: bool = True) -> list[str]:
+    """Bring the file to the newest schema, in WAL mode and under the lock; return the steps taken.
+
+    With `create`, make a file that is not there; without, refuse it.
+    """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(
             f"Python's SQLite is {sqlite3.sqlite_version}, and Fairlead needs "
             f"{'.'.join(map(str, OLDEST_SQLITE))} or newer; use a newer Python, or PostgreSQL"
         )
     check_place(path)
+    if create:
+        make_private(path)
+    elif not path.exists():
+        raise absent(path)
     with contextlib.closing(connect(path)) as connection:
         try:
+            if not create and not version_of(connection, path):
+                raise NoDatabase(
+                    f"{path} is empty: it has no jobs; fairlead db migrate would make it ready"
+                )
             return migrated(connection, path)
         except sqlite3.Error as error:
             raise translated(error, path) from error
+
+
+def make_private(path: Path) -> None:
+    """Make a file that only its owner may read, if there is none; SQLite gives those beside it the same mode."""
+    with contextlib.suppress(OSError):  # opening it says why
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    with contextlib.suppress(OSError):
+        if (mode := path.stat().st_mode) & 0o007 and os.name == "posix":
+            log.warning(
+                "database %s is open to every user of this machine (mode %o): chmod 600 %s*",
+                path,
+                mode & 0o777,
+                path,
+            )
+
+
+def absent(path: Path) -> NoDatabase:
+    """Say that there is no such database, and name the file in its folder that is named most like it."""
+    kinds = {path.suffix, *SUFFIXES}
+    there = [one.name for one in path.parent.iterdir() if one.suffix in kinds and one.is_file()]
+    near = get_close_matches(path.name, there, n=1, cutoff=0.0)
+    meant = f"; did you mean {shown(str(path.parent / near[0]))[1:-1]}?" if near else ""
+    return NoDatabase(f"there is no database {shown(str(path))[1:-1]}{meant}")
 
 
 def migrated(connection: sqlite3.Connection, path: Path) -> list[str]:
