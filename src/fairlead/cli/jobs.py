@@ -53,6 +53,14 @@ def serve(
             help="What clients must show; needed to listen beyond this machine.",
         ),
     ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--tokens",
+            metavar="FILE",
+            help="Tokens with roles (viewer, submitter, operator), instead of one; it is watched.",
+        ),
+    ] = None,
     grace: Annotated[
         str, typer.Option("--grace", metavar="TIME", help="For what runs when a signal comes.")
     ] = "30s",
@@ -65,6 +73,7 @@ def serve(
     def start() -> int:
         from fairlead.cli.apps import APP, find_jobs, token_of
         from fairlead.config import seconds
+        from fairlead.errors import ConfigError
         from fairlead.jobs.serving import run
 
         limit = seconds(grace, "--grace", zero=True)
@@ -72,7 +81,11 @@ def serve(
         where = None if http == "off" else http
         named = app or os.environ.get(APP)
         shown = token_of(token, "FAIRLEAD_JOBS_TOKEN")
-        return run(served, http=where, token=shown, grace=limit, app=named)
+        if shown is not None and tokens is not None:
+            raise ConfigError(
+                "give either --token or --tokens: one token for all, or a file of them"
+            )
+        return run(served, http=where, token=shown, tokens=tokens, grace=limit, app=named)
 
     return carried_out(start, "jobs")
 

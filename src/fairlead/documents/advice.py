@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from fairlead.config import shown
 from fairlead.documents.reading import Problem, written
+from fairlead.documents.repeats import errors_of
 from fairlead.documents.values import Model
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Adviser:
     def problems(self, error: ValidationError, tree: Node, prefix: Path = ()) -> Iterator[Problem]:
         """Tell all that a model found wrong with a tree, each where it stands; `prefix` leads to the tree."""
         found: list[Wrong] = []
-        for one in error.errors(include_url=False):
+        for one in errors_of(error):
             path = tuple(part for part in one["loc"] if part != "[key]")
             at, there = tree.find(path)
             where = path if one["type"] == "missing" else there

@@ -20,6 +20,7 @@ from pydantic_core import SchemaError
 
 from fairlead.config import seconds, shown
 from fairlead.documents.losses import EACH, Keep
+from fairlead.documents.repeats import Repeated
 from fairlead.documents.values import Duration, DurationOrZero, Flag, Model, RedisUrl
 from fairlead.errors import ConfigError
 from fairlead.flows.controllers import SHORTEST_PERIOD
@@ -122,8 +123,11 @@ class Scheduler(Model):
     @field_validator("workloads")
     @classmethod
     def _distinct(cls, given: list[Workload]) -> list[Workload]:
-        for _, name in taken([workload.name for workload in given]):
-            raise ValueError(f"{NAME_TAKEN}; {name!r} is taken")
+        found = list(taken([workload.name for workload in given]))
+        if found:
+            raise Repeated(
+                [((index, "name"), f"{NAME_TAKEN}; {name!r} is taken") for index, name in found]
+            )
         return given
 
 

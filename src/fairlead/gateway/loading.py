@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from fairlead.documents import loading
 from fairlead.documents.advice import Adviser, Wrong
 from fairlead.documents.reading import Node, Problem, digest_of, written
+from fairlead.documents.repeats import errors_of
 from fairlead.gateway.reservations import refusals, shortages
 from fairlead.gateway.settings import (
     CLASSES,
@@ -127,7 +128,7 @@ def _errors(data: dict[str, Any]) -> list[Any]:
     try:
         Settings.model_validate(data)
     except ValidationError as error:
-        return error.errors(include_url=False)
+        return list(errors_of(error))
     return []
 
 

@@ -6,7 +6,6 @@ column for what is wrong, is `loading`'s.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -18,9 +17,9 @@ from pydantic import (
     model_validator,
 )
 
-from fairlead.config import shown
 from fairlead.documents.addresses import is_loopback
 from fairlead.documents.losses import Keep
+from fairlead.documents.repeats import refuse_repeats
 from fairlead.documents.values import (
     Address,
     Digest,
@@ -197,11 +196,7 @@ class Tenants(Model):
     @field_validator("api_keys")
     @classmethod
     def _one_tenant_each(cls, given: list[ApiKey]) -> list[ApiKey]:
-        tenants: dict[str, str] = {}
-        for key in given:
-            if tenants.setdefault(key.sha256, key.tenant) != key.tenant:
-                both = f"{shown(tenants[key.sha256])} and {shown(key.tenant)}"
-                raise ValueError(f"one key may name one tenant; the same sha256 names {both}")
+        refuse_repeats(given, "sha256", same=lambda one, other: bool(one.tenant == other.tenant))
         return given
 
     @model_validator(mode="after")
@@ -343,10 +338,7 @@ class Settings(Model):
     @field_validator("upstreams")
     @classmethod
     def _each_once(cls, given: list[Upstream]) -> list[Upstream]:
-        count = Counter(upstream.url for upstream in given)
-        twice = sorted(url for url, times in count.items() if times > 1)
-        if twice:
-            raise ValueError(f"each upstream may be listed once; twice: {', '.join(twice)}")
+        refuse_repeats(given, "url")
         return given
 
 

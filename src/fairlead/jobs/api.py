@@ -7,7 +7,7 @@ changed then, and the request may be repeated.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, StringConstraints
 
@@ -17,7 +17,7 @@ from fairlead.jobs.metrics import Metrics
 from fairlead.jobs.openapi import document
 from fairlead.jobs.operating import MOST_SHOWN, SHOWN, Operations, schedule_of
 from fairlead.jobs.sla import KEEP
-from fairlead.serving.access import authorize
+from fairlead.serving.access import Access, Role, Token, digest_of
 from fairlead.serving.http import (
     Answer,
     Body,
@@ -30,9 +30,11 @@ from fairlead.serving.http import (
 )
 from fairlead.serving.openapi import schemas_of
 from fairlead.serving.queries import whole_of
-from fairlead.serving.routes import Application, Routes, reading, telling_errors
+from fairlead.serving.routes import READING, Application, Routes, telling_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fairlead.jobs.service import Jobs
     from fairlead.serving.http import Receive, Scope
     from fairlead.serving.routes import Handler
@@ -88,48 +90,98 @@ BODIES: dict[str, type[BaseModel]] = {
 }
 
 
-class JobsApi(Application):
-    """The app over one `Jobs`; `draining` turns /readyz to 503."""
+# Who may do what; docs/jobs.md has the same table.  Each role may do what those before it may.
+_VIEWER, _SUBMITTER, _OPERATOR = Role.VIEWER, Role.SUBMITTER, Role.OPERATOR
+ROLES: dict[tuple[str, str], Role] = {
+    ("GET", "/livez"): _VIEWER,  # in fact open to all, as `open_paths` says
+    ("GET", "/metrics"): _VIEWER,
+    ("GET", "/openapi.json"): _VIEWER,
+    ("GET", "/readyz"): _VIEWER,
+    ("GET", "/v1/jobs/{job}/explain"): _VIEWER,
+    ("GET", "/v1/planner"): _VIEWER,
+    ("GET", "/v1/runs"): _VIEWER,
+    ("GET", "/v1/runs/{run}"): _VIEWER,
+    ("GET", "/v1/schedules"): _VIEWER,
+    ("GET", "/v1/schedules/{name}"): _VIEWER,
+    ("GET", "/v1/workers"): _VIEWER,
+    ("POST", "/v1/runs"): _SUBMITTER,
+    ("DELETE", "/v1/schedules/{name}"): _OPERATOR,
+    ("POST", "/v1/runs/{run}/cancel"): _OPERATOR,
+    ("POST", "/v1/runs/{run}/pause"): _OPERATOR,
+    ("POST", "/v1/runs/{run}/resume"): _OPERATOR,
+    ("POST", "/v1/runs/{run}/retry"): _OPERATOR,
+    ("POST", "/v1/runs/{run}/sla"): _OPERATOR,
+    ("POST", "/v1/schedules/{name}/pause"): _OPERATOR,
+    ("POST", "/v1/schedules/{name}/resume"): _OPERATOR,
+    ("PUT", "/v1/planner"): _OPERATOR,
+    ("PUT", "/v1/schedules/{name}"): _OPERATOR,
+}
 
-    def __init__(self, jobs: Jobs, *, token: str | None = None) -> None:
+
+class Guarded(NamedTuple):
+    """A handler, and the role that it asks for."""
+
+    role: Role
+    handler: Handler
+
+    def __call__(self, scope: Scope, receive: Receive, *holes: str) -> Any:
+        return self.handler(scope, receive, *holes)
+
+
+class JobsApi(Application):
+    """The app over one `Jobs`; `access` may be replaced while it serves, `draining` turns /readyz to 503."""
+
+    def __init__(
+        self, jobs: Jobs, *, token: str | None = None, tokens: Iterable[Token] = ()
+    ) -> None:
         self.jobs = jobs
         self.operations = Operations(jobs)
         self.metrics = Metrics(jobs)
-        self.token = token
+        own = () if token is None else (Token("token", Role.OPERATOR, digest_of(token)),)
+        self.access = Access((*own, *tokens), realm="fairlead jobs")
         self.draining = False
-        shown_at: dict[str, Handler] = {
-            "/livez": self._livez,
-            "/metrics": self._metrics,
-            "/openapi.json": self._openapi,
-            "/readyz": self._readyz,
-            "/v1/jobs/{job}/explain": self._explain,
-            "/v1/planner": self._planner,
-            "/v1/runs": self._runs,
-            "/v1/runs/{run}": self._run,
-            "/v1/schedules": self._schedules,
-            "/v1/schedules/{name}": self._schedule,
-            "/v1/workers": self._workers,
-        }
-        writing: dict[tuple[str, str], Handler] = {
+        self.routes = Routes(self._table())
+
+    def _table(self) -> dict[str, dict[str, Any]]:
+        """Join each route with its handler: a route without a role is a KeyError at the start."""
+        handlers: dict[tuple[str, str], Handler] = {
+            ("GET", "/livez"): self._livez,
+            ("GET", "/metrics"): self._metrics,
+            ("GET", "/openapi.json"): self._openapi,
+            ("GET", "/readyz"): self._readyz,
+            ("GET", "/v1/jobs/{job}/explain"): self._explain,
+            ("GET", "/v1/planner"): self._planner,
             ("PUT", "/v1/planner"): self._set_planner,
+            ("GET", "/v1/runs"): self._runs,
             ("POST", "/v1/runs"): self._submit,
-            ("POST", "/v1/runs/{run}/sla"): self._sla,
-            ("PUT", "/v1/schedules/{name}"): self._put_schedule,
-            ("DELETE", "/v1/schedules/{name}"): self._drop_schedule,
+            ("GET", "/v1/runs/{run}"): self._run,
             **{
                 ("POST", f"/v1/runs/{{run}}/{deed}"): self._deed(deed)
                 for deed in ("cancel", "pause", "resume", "retry")
             },
+            ("POST", "/v1/runs/{run}/sla"): self._sla,
+            ("GET", "/v1/schedules"): self._schedules,
+            ("GET", "/v1/schedules/{name}"): self._schedule,
+            ("PUT", "/v1/schedules/{name}"): self._put_schedule,
+            ("DELETE", "/v1/schedules/{name}"): self._drop_schedule,
             ("POST", "/v1/schedules/{name}/pause"): self._rest(True),
             ("POST", "/v1/schedules/{name}/resume"): self._rest(False),
+            ("GET", "/v1/workers"): self._workers,
         }
-        table = {path: reading(handler) for path, handler in shown_at.items()}
-        for (method, path), handler in writing.items():
-            table.setdefault(path, {})[method] = handler
-        self.routes = Routes(table)
+        table: dict[str, dict[str, Any]] = {}
+        for (method, path), handler in handlers.items():
+            guarded = Guarded(ROLES[method, path], handler)
+            methods = READING if method == "GET" else (method,)
+            table.setdefault(path, {}).update(dict.fromkeys(methods, guarded))
+        return table
 
     def authorize(self, scope: Scope) -> None:
-        authorize(scope, self.token, realm="fairlead jobs")
+        try:
+            found, _ = self.routes.find(scope["path"], scope["method"])
+        except Problem:  # only a caller that may look is told what there is
+            self.access.require(scope, Role.VIEWER)
+            return
+        self.access.require(scope, found.role if isinstance(found, Guarded) else Role.ADMIN)
 
     async def answered(self, scope: Scope, receive: Receive) -> Answer | Stream | None:
         with telling_errors():
@@ -228,4 +280,4 @@ class JobsApi(Application):
 
     async def _openapi(self, scope: Scope, receive: Receive) -> Answer:
         schemas = schemas_of(BODIES)
-        return answer(document(schemas, secured=self.token is not None))
+        return answer(document(schemas, secured=not self.access.open, roles=ROLES))

@@ -10,7 +10,9 @@ from fairlead.serving.openapi import document as whole_document
 from fairlead.serving.openapi import in_query, json_of, list_of, operation, operators, problems, ref
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
+    from fairlead.serving.access import Role
 
 TIME = {"type": ["string", "null"], "format": "date-time"}
 STATE = {"enum": sorted(TRANSITIONS)}
@@ -159,13 +161,20 @@ EXAMPLES: dict[str, Any] = {
 }
 
 
-def document(bodies: dict[str, Any], *, secured: bool) -> dict[str, Any]:
-    """Describe the API; `bodies` are the schemas of what it takes."""
+def document(
+    bodies: dict[str, Any], *, secured: bool, roles: Mapping[tuple[str, str], Role]
+) -> dict[str, Any]:
+    """Describe the API; `bodies` are the schemas of what it takes, `roles` who may ask for what."""
     ready = "Tell whether jobs are planned and run here"
     service = operators(json_of(ref("Status")), secured, ready)
     for path in service.keys() - {"/livez", "/readyz"}:
         service[path]["get"]["responses"]["503"] = _unavailable()
     paths = {**service, **_runs(secured), **_rest(secured)}
+    for (method, path), role in roles.items():
+        operation = paths[path][method.lower()]
+        if secured and "security" in operation:
+            operation["description"] = f"Needs the role {role.name.lower()}."
+            operation["responses"] |= problems("403")
     return whole_document("Fairlead jobs", paths, {**bodies, **SCHEMAS}, secured=secured)
 
 

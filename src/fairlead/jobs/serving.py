@@ -11,17 +11,24 @@ from typing import TYPE_CHECKING, Self
 
 from fairlead.config import secret
 from fairlead.documents.addresses import is_loopback
-from fairlead.errors import ConfigError
+from fairlead.documents.watching import Watch
+from fairlead.errors import BadFile, ConfigError
 from fairlead.jobs.api import JobsApi
+from fairlead.jobs.tokens import load, load_content
 from fairlead.jobs.worker import NOTHING_LEFT
 from fairlead.serving import process
+from fairlead.serving.access import Access
 from fairlead.serving.limits import USUAL
 from fairlead.serving.listener import LAST_MOMENT, Listener
 from fairlead.serving.locality import notice
 from fairlead.serving.logs import set_up_logging
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fairlead.jobs.service import Jobs
+    from fairlead.jobs.tokens import Loaded
+    from fairlead.serving.access import Token
     from fairlead.serving.limits import Limits
 
 HTTP = "127.0.0.1:8089"  # if nothing else is asked for
@@ -37,24 +44,25 @@ class JobServer:
         *,
         http: str | None = HTTP,
         token: str | None = None,
+        tokens: Iterable[Token] = (),
         limits: Limits = USUAL,
         grace: float = GRACE,
         app: str | None = None,
         view: bool = False,
     ) -> None:
-        token = secret(token, "token")
+        token, tokens = secret(token, "token"), tuple(tokens)
         if http is not None:
             try:
                 alone = is_loopback(http)
             except ValueError as error:
                 raise ConfigError(f"--http {error}") from None
-            if token is None and not alone:
+            if token is None and not tokens and not alone:
                 raise ConfigError(
-                    f"{http} can be reached from other machines: set a token that clients must show (--token, or "
-                    "FAIRLEAD_JOBS_TOKEN), or listen on 127.0.0.1"
+                    f"{http} can be reached from other machines: set a token that clients must show (--token, "
+                    "--tokens or FAIRLEAD_JOBS_TOKEN), or listen on 127.0.0.1"
                 )
         self.jobs = jobs
-        self.api = JobsApi(jobs, token=token)
+        self.api = JobsApi(jobs, token=token, tokens=tokens)
         self.grace = grace
         self.http: Listener | None = None
         self._address, self._limits = http, limits
@@ -86,6 +94,10 @@ class JobServer:
             await self.api.metrics.close()
             await self.jobs.close()
 
+    def follow(self, loaded: Loaded) -> None:
+        """Ask for the tokens that stand in the file now."""
+        self.api.access = Access(loaded.settings.given, realm="fairlead jobs")
+
     def hurry(self) -> None:
         """Wait for nothing that runs: hand it back."""
         self.grace = 0.0
@@ -114,7 +126,7 @@ class JobServer:
         )
 
     def _notice(self) -> str:
-        open_here = self.http is not None and self.api.token is None
+        open_here = self.http is not None and self.api.access.open
         return "\n" + notice("it", setting="--token") if open_here else ""
 
 
@@ -123,10 +135,24 @@ def run(
     *,
     http: str | None = HTTP,
     token: str | None = None,
+    tokens: str | None = None,
     grace: float = GRACE,
     app: str | None = None,
 ) -> int:
-    """Serve until a signal ends it; return the exit code.  `app` is "module:jobs", by which processes find tasks."""
-    server = JobServer(jobs, http=http, token=token, grace=grace, app=app)
+    """Serve until a signal ends it; return the exit code.
+
+    `app` is "module:jobs", by which processes find tasks; `tokens` the path of a file, which is followed.
+    """
+    loaded = None if tokens is None else load(tokens)
+    if loaded is not None and loaded.problems:
+        raise BadFile(loaded.lines)
+    given = () if loaded is None else loaded.settings.given
+    server = JobServer(jobs, http=http, token=token, tokens=given, grace=grace, app=app)
+
+    def follow(server: JobServer) -> Watch[Loaded] | None:
+        if tokens is None:
+            return None
+        return Watch(tokens, load_content, server.follow, losses=lambda loaded: (), since=loaded)
+
     with set_up_logging():
-        return process.run(lambda: server, name="fairlead jobs", hurried=0)
+        return process.run(lambda: server, name="fairlead jobs", following=follow, hurried=0)

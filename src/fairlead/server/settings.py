@@ -13,6 +13,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from fairlead.config import shown
 from fairlead.documents.addresses import is_loopback
+from fairlead.documents.repeats import refuse_repeats
 from fairlead.documents.values import (
     Address,
     Digest,
@@ -80,10 +81,7 @@ class ServerSettings(Model):
     @field_validator("tokens")
     @classmethod
     def _each_once(cls, given: list[Token]) -> list[Token]:
-        for what in ("name", "sha256"):
-            said = [getattr(token, what) for token in given]
-            if len(set(said)) < len(said):
-                raise ValueError(f"each token has a {what} of its own; one stands there twice")
+        refuse_repeats(given, "name", "sha256")
         return given
 
     @model_validator(mode="after")

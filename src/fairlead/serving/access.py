@@ -83,8 +83,9 @@ class Role(IntEnum):
     """What one may do; each may do what those before it may."""
 
     VIEWER = 1
-    OPERATOR = 2
-    ADMIN = 3
+    SUBMITTER = 2
+    OPERATOR = 3
+    ADMIN = 4
 
 
 class Token(NamedTuple):
@@ -93,6 +94,11 @@ class Token(NamedTuple):
     name: str
     role: Role
     sha256: str
+
+
+def digest_of(token: str) -> str:
+    """Write the digest of a token that was given in the clear."""
+    return sha256(token.encode()).hexdigest()
 
 
 class Caller(NamedTuple):
@@ -129,14 +135,19 @@ class Access:
             refuse_strangers(scope)
         caller = LOCAL if self.open else self._known(scope)
         self._refuse_foreign_pages(scope)
-        if caller.role < needed:
-            detail = (
-                f"{caller.name} is {caller.role.name.lower()}; this needs {needed.name.lower()}"
-            )
-            raise Problem(403, "forbidden", detail)
+        _refuse_lower(caller, needed)
         # A form of another site cannot send JSON without being asked for it first, and nobody here says yes.
         if scope["method"] in WITH_BODY and not is_json(scope):
             raise Problem(415, "not_json", "send the body as content-type: application/json")
+        return caller
+
+    def require(self, scope: Scope, needed: Role) -> Caller:
+        """Return the caller, as `allow` does, for a service that is no dashboard's: pages of this machine may ask."""
+        if self.open:
+            authorize(scope, None)
+            return LOCAL
+        caller = self._known(scope)
+        _refuse_lower(caller, needed)
         return caller
 
     def _known(self, scope: Scope) -> Caller:
@@ -159,6 +170,12 @@ class Access:
         if foreign or crossing:
             detail = "this service does not answer pages from elsewhere"
             raise Problem(403, "foreign_origin", detail)
+
+
+def _refuse_lower(caller: Caller, needed: Role) -> None:
+    if caller.role < needed:
+        detail = f"{caller.name} is {caller.role.name.lower()}; this needs {needed.name.lower()}"
+        raise Problem(403, "forbidden", detail)
 
 
 def _netloc_of(origin: bytes) -> bytes:

@@ -21,6 +21,7 @@ from fairlead.documents.reading import (
     tree_of_yaml,
     written,
 )
+from fairlead.documents.repeats import errors_of
 from fairlead.errors import BadFile
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Draft:
         try:
             return model.model_validate(part, context=self.planners)
         except ValidationError as error:
-            for one in error.errors(include_url=False):
+            for one in errors_of(error):
                 self._refused(adviser, path, one)
         return None
 
