@@ -69,7 +69,8 @@ def test_doctor_finds_a_small_configuration_fit_and_changes_nothing(here, free, 
     assert code == 0
     assert found["server.listen"]["grade"] == "ok"
     assert found["jobs.database"]["grade"] == "note"  # there is none yet
-    assert "is empty: it is made ready at the start" in found["jobs.database"]["said"]
+    assert "there is no database" in found["jobs.database"]["said"]
+    assert "it is made at the start" in found["jobs.database"]["said"]
     assert [one.name for one in here.iterdir()] == ["fairlead.yaml"]
 
 
