@@ -17,6 +17,7 @@ from fairlead.gateway import access
 from fairlead.gateway.admin import Admin
 from fairlead.gateway.admission import Admission
 from fairlead.gateway.fleet import Fleet
+from fairlead.gateway.forwarding import trust
 from fairlead.gateway.front.app import Front
 from fairlead.gateway.front.catalog import Catalog
 from fairlead.gateway.loading import load, load_content
@@ -33,10 +34,16 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
+    from fairlead.gateway.limits import GatewayLimits
     from fairlead.gateway.loading import Loaded
     from fairlead.gateway.settings import Settings
     from fairlead.runtime import MakeGates
     from fairlead.serving.framing import Refusal
+
+# Of the descriptors of the process.  A client may cost another one, to a backend; with the ports of the other doors and
+# of the server they are not more than there are.
+DATA_SHARE = 5 / 16
+OPERATORS_SHARE = 1 / 32
 
 log = logging.getLogger("fairlead.gateway")
 
@@ -47,9 +54,30 @@ def listener_of(
     settings: Callable[[], Settings],
     refused: Callable[[Refusal], object] = lambda refusal: None,
 ) -> Listener:
-    """Listen as a gateway does: within its limits, which may change meanwhile."""
+    """Listen for clients as a gateway does: within its limits, which may change meanwhile."""
     protocol = partial(GatewayProtocol, refused=refused)
-    return Listener(app, address, protocol=protocol, limits=lambda: settings().limits)
+
+    def trusted(address: str) -> bool:
+        return trust(settings().tenants.trusted_proxies)(address)
+
+    return Listener(
+        app,
+        address,
+        protocol=protocol,
+        limits=lambda: settings().limits,
+        share=DATA_SHARE,
+        exempt=trusted,
+    )
+
+
+def operators_listener(app: Any, address: str, settings: Callable[[], Settings]) -> Listener:
+    """Listen for operators: the limits of clients, but descriptors of its own."""
+
+    def limits() -> GatewayLimits:
+        own = {"connections": None, "connections_per_address": None}
+        return settings().limits.model_copy(update=own)
+
+    return Listener(app, address, protocol=GatewayProtocol, limits=limits, share=OPERATORS_SHARE)
 
 
 class Gateway:
@@ -66,7 +94,9 @@ class Gateway:
         self.front = Front(guarded, self.catalog, self.admission, self.fleet, self._refused)
         listen = loaded.settings.listen
         self.data_listener = listener_of(self.front, listen, self._settings, self._refused)
-        self.admin_listener = listener_of(self.admin, loaded.settings.admin.listen, self._settings)
+        self.admin_listener = operators_listener(
+            self.admin, loaded.settings.admin.listen, self._settings
+        )
 
     def _settings(self) -> Settings:
         return self._loaded.settings

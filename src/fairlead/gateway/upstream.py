@@ -12,6 +12,7 @@ import json
 import logging
 import time
 from math import isfinite
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ import yarl
 from fairlead.capacities.gradient import Gradient
 from fairlead.gateway.outliers import Record
 from fairlead.gateway.values import MOST_SLOTS
+from fairlead.serving.connections import SAY_AGAIN, out_of_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,6 +57,7 @@ class Upstream:
         "record",
         "reported",
         "reported_at",
+        "shortage_said_at",
         "url",
         "used",
     )
@@ -67,6 +70,7 @@ class Upstream:
         self.draining = False
         self.reported: int | None = None
         self.reported_at = 0.0
+        self.shortage_said_at = -SAY_AGAIN
         self.gradient = Gradient()
         self.record = Record()
         self.back_at = 0.0  # by the wall clock: when it may be probed, if it is ejected
@@ -185,8 +189,15 @@ async def look(session: aiohttp.ClientSession, upstream: Upstream, timeout: floa
     try:
         async with asyncio.timeout(timeout):
             return await _look(session, upstream)
-    except (aiohttp.ClientError, OSError, ValueError):
-        return Sighting(healthy=False)
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        if not out_of_descriptors(error):
+            return Sighting(healthy=False)
+        if (now := monotonic()) >= upstream.shortage_said_at + SAY_AGAIN:
+            upstream.shortage_said_at = now
+            log.warning(
+                "looking at upstream %s failed for want of our own: %s", upstream.url, error
+            )
+        return Sighting(upstream.healthy)  # what we are short of says nothing of the backend
     except Exception:
         # Whatever a backend answers, it must be looked at again.
         log.exception("looking at upstream %s failed", upstream.url)

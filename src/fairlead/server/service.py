@@ -90,7 +90,9 @@ class Server:
             metrics=self.families.gathered,
         )
         tls = None if settings.tls is None else Tls(settings.tls.certificate, settings.tls.key)
-        self.listener = Listener(self.api, settings.listen, limits=lambda: LIMITS, tls=tls)
+        self.listener = Listener(
+            self.api, settings.listen, limits=lambda: LIMITS, tls=tls, share=1 / 16
+        )
         self._decisions = Decisions(self.feed)
         self._tracing: Tracing | None = None
         if settings.otel is not None:

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from fairlead.serving.http import Problem
+from fairlead.serving.http import Problem, retry_header
 
 if TYPE_CHECKING:
     import httptools
@@ -48,6 +48,12 @@ def headers_too_large(limits: Limits) -> Problem:
         f"or {limits.header_bytes} bytes"
     )
     return Problem(431, "headers_too_large", detail)
+
+
+def too_many_connections() -> Problem:
+    """Refuse a connection beyond those that may be open."""
+    detail = "too many connections are open here; try again in a second, or use fewer connections"
+    return Problem(503, "too_many_connections", detail, headers=retry_header(1.0))
 
 
 def body_too_large(limit: int) -> Problem:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
 
-from fairlead.documents.addresses import split_address
+from fairlead.documents.addresses import is_here, split_address
+from fairlead.serving.connections import SHARE, Caps, Connections, descriptors
 from fairlead.serving.limits import USUAL
 from fairlead.serving.protocol import LimitedProtocol
 
@@ -41,6 +42,8 @@ class Listener(uvicorn.Server):
 
     `bind` takes the address, `begin` accepts, `refuse` accepts no more, `end` waits for what runs and cuts what is
     left, `hurry` makes it wait no longer, `close` gives the address up.  `limits` are asked for at each connection.
+    They say how many connections may be open; else a `share` of the descriptors that the system allows may be, and a
+    quarter of those for one address, unless it is `exempt`.
     """
 
     def __init__(
@@ -50,12 +53,17 @@ class Listener(uvicorn.Server):
         *,
         limits: Callable[[], Limits] = lambda: USUAL,
         protocol: Callable[..., LimitedProtocol] = LimitedProtocol,
+        share: float = SHARE,
+        exempt: Callable[[str], bool] = is_here,
         tls: Tls | None = None,
     ) -> None:
+        self.connections = Connections(
+            address, lambda: Caps.of(self._descriptors, share, limits()), exempt
+        )
         super().__init__(
             uvicorn.Config(
                 app,
-                http=partial(protocol, limits=limits),  # type: ignore[arg-type]
+                http=partial(protocol, limits=limits, connections=self.connections),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -70,6 +78,7 @@ class Listener(uvicorn.Server):
                 ssl_keyfile_password=None if tls is None else "none",
             )
         )
+        self._descriptors = descriptors()
         self.address = address  # its host and port; once it is bound, those it really has
         self._socket: socket.socket | None = None
         self._ready = asyncio.Event()
@@ -90,7 +99,8 @@ class Listener(uvicorn.Server):
             told = error.strerror or error
             raise OSError(error.errno, f"cannot use the certificate or its key: {told}") from None
         self._socket = bound(self.address)
-        self.address = written_address(*self._socket.getsockname()[:2])
+        self.address = self.connections.where = written_address(*self._socket.getsockname()[:2])
+        self._descriptors = descriptors()
         return self._socket
 
     async def begin(self) -> None:

@@ -22,20 +22,22 @@ from fairlead.serving.framing import (
     check_head,
     headers_too_large,
     problem_of,
+    too_many_connections,
     wire,
 )
 from fairlead.serving.http import ANSWERED, CLOSING, Problem
+from fairlead.serving.reader import SLOWEST, Reader
 from fairlead.serving.unsized import unsized
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from fairlead.serving.connections import Connections
     from fairlead.serving.limits import Limits
 
 PIECE = 4096  # bytes parsed at a time: bounds how many requests are parsed before their turn
 HELD = 64 * 1024  # bytes of requests sent ahead, beyond which the connection is not read
-SLOWEST = 1000  # bytes per second of a body
 LINGER = 2.0  # seconds for a client to stop sending and read why
 CHUNK_OVERHEAD = 4096  # bytes of a chunked body that are neither data nor plain framing ...
 PER_CHUNK = 32  # ... of which each chunk has so many
@@ -50,11 +52,14 @@ class LimitedProtocol(HttpToolsProtocol):
         self,
         *,
         limits: Callable[[], Limits],
+        connections: Connections | None = None,
         refused: Callable[[Refusal], object] = lambda refusal: None,
         **given: Any,
     ) -> None:
         super().__init__(**given)
         self._limits = limits()
+        self._connections = connections
+        self._address = ""
         self._refused = refused
         self._in_head = False
         self._in_body = False
@@ -70,23 +75,49 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
-        self._write_timer: asyncio.TimerHandle | None = None
 
     @property
     def _busy(self) -> bool:
         return self._running is not None and not self._running.response_complete
 
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being received or answered."""
+        return not (self._busy or self._in_body or self.pipeline)
+
+    @property
+    def served(self) -> bool:
+        """Whether a request has come on it."""
+        return self.cycle is not None
+
+    def give_way(self) -> None:
+        """Close, for a new connection to have the place."""
+        self._deaf = True
+        self._stop_timers()
+        self.transport.close()
+
     # The connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_head()
+        self._reader = Reader(transport, self.loop, self._limits.body_timeout)
+        self._address = self.client[0] if self.client else ""
+        book = self._connections
+        if book is None or book.admit(self, self._address, self.loop.time()):
+            self._await_head()
+        elif book.may_answer(self):
+            self._refuse(too_many_connections())
+        else:
+            self._deaf = True
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._connections is not None:
+            self._connections.leave(self, self._address)
         self._stop_timers()
-        for timer in (self._linger_timer, self._write_timer):
-            if timer is not None:
-                timer.cancel()
+        self._reader.end()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
         # uvicorn tells only the newest request, which need not be the one that runs.
         for cycle in (self._running, *(cycle for cycle, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
@@ -308,28 +339,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._await_reader()
+        self._reader.begin()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-            self._write_timer = None
-
-    def _await_reader(self) -> None:
-        unread = self.transport.get_write_buffer_size()
-        self._write_timer = self.loop.call_later(
-            self._limits.body_timeout, self._reader_late, unread
-        )
-
-    def _reader_late(self, unread: int) -> None:
-        """Drop a client that does not take its answer: it holds a slot."""
-        taken = unread - self.transport.get_write_buffer_size()
-        if taken >= SLOWEST * self._limits.body_timeout:
-            self._await_reader()
-        else:
-            self._write_timer = None
-            self.transport.abort()
+        self._reader.end()
 
     # Refusing
 
