@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.core import Gate
 from fairlead.gateway.admission import Admission
 from fairlead.gateway.fleet import Fleet
 from fairlead.gateway.loading import load
@@ -17,6 +18,7 @@ from fairlead.gateway.middleware import PriorityMiddleware
 from fairlead.gateway.serving import Gateway
 from fairlead.gateway.upstream import Upstream
 from fairlead.testing import run_virtual
+from fairlead.testing.checked import CheckedGate
 from tests.gateway.rig import Backend, Head, fetch, gateway, run, until, within
 from tests.gateway.virtual import Client
 
@@ -56,11 +58,12 @@ def drawn(draw: random.Random) -> dict[str, Any]:
 class Watched:
     """A fleet behind the middleware, with an application that calls it as the proxy does and keeps count."""
 
-    def __init__(self, config: dict[str, Any], draw: random.Random) -> None:
+    def __init__(self, config: dict[str, Any], draw: random.Random, flapping: bool) -> None:
         loaded = load(config)
         assert not loaded.fatal
         self.draw = draw
-        self.admission = Admission(loaded)
+        self.flapping = flapping
+        self.admission = Admission(loaded, lambda name: Gate if flapping else CheckedGate)
         self.fleet = Fleet(loaded.settings, lambda: self.admission.follow_fleet(self.fleet))
         self.admission.follow(self.fleet)
         self.admission.follow_fleet(self.fleet)
@@ -86,7 +89,7 @@ class Watched:
             try:
                 assert upstream.serves(model)
                 await asyncio.sleep(self.draw.choice([0, 0.1, 1]))
-                if self.draw.random() < 0.1:
+                if self.flapping and self.draw.random() < 0.1:
                     self.fleet.unreachable(upstream, "it was unplugged")
                 elif self.draw.random() > 0.1:
                     status = 200
@@ -118,12 +121,12 @@ class Watched:
         self.fleet._changed()
 
 
-def storm(seed: int) -> int:
+def storm(seed: int, flapping: bool = True) -> int:
     """Let random requests meet a random fleet; return how many calls were made."""
     draw = random.Random(seed)
 
     async def main() -> int:
-        here = Watched(drawn(draw), draw)
+        here = Watched(drawn(draw), draw, flapping)
         clients = []
         for _ in range(60):
             clients.append(here.ask())
@@ -151,6 +154,12 @@ def storm(seed: int) -> int:
 @settings(max_examples=60)
 def test_no_backend_runs_more_than_is_declared_for_it(seed):
     storm(seed)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=40)
+def test_no_request_waits_beside_a_place_that_it_may_have(seed):
+    storm(seed, flapping=False)
 
 
 @pytest.mark.parametrize("mutant", ["places refuse nobody", "a full backend is chosen"])

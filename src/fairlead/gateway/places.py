@@ -17,7 +17,7 @@ from fairlead.config import shown
 from fairlead.core import Capacity
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable
+    from collections.abc import Callable, Collection, Hashable
 
     from fairlead.core import Ticket
     from fairlead.gateway.fleet import Fleet
@@ -28,12 +28,13 @@ UNLISTED = ""  # stands for the models that no backend lists
 
 
 class Place:
-    """Where one request runs; `number` is that of the choice."""
+    """Where one request runs; `number` is that of the choice, `on_move` is called when it goes elsewhere."""
 
-    __slots__ = ("number", "untried", "upstream")
+    __slots__ = ("number", "on_move", "untried", "upstream")
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: Upstream, on_move: Callable[[], object]) -> None:
         self.upstream = upstream
+        self.on_move = on_move
         self.number = upstream.used
         self.untried = True
         upstream.held += 1
@@ -43,6 +44,7 @@ class Place:
         self.upstream.held -= 1
         self.upstream = upstream
         upstream.held += 1
+        self.on_move()
 
     def leave(self) -> None:
         """Give the place back."""
@@ -58,6 +60,7 @@ class Places(Capacity):
 
     def __init__(self) -> None:
         self.fleet: Fleet | None = None
+        self.on_move: Callable[[], object] = self.look  # the pool has its gate look at once
         self._taken: dict[Ticket, Place] = {}
         self._scope_of: dict[Ticket, tuple[Hashable, ...]] = {}  # of those who wait
         self._waiting: Counter[tuple[Hashable, ...]] = Counter()
@@ -93,7 +96,7 @@ class Places(Capacity):
         if (
             upstream is not None
         ):  # else it is adopted, and the proxy will say what became of its backend
-            self._taken[ticket] = Place(upstream)
+            self._taken[ticket] = Place(upstream, self.on_move)
 
     def give(self, ticket: Ticket, now: float) -> None:
         place = self._taken.pop(ticket, None)

@@ -188,8 +188,13 @@ class Pool:
     def follow(self, fleet: Fleet) -> None:
         """Follow which backends of a fleet have room for what."""
         if self.room.places.fleet is None:
+            self.room.places.on_move = self._look
             self.room.follow(fleet)
-        elif self.gate.waiting:
+        self._look()
+
+    def _look(self) -> None:
+        """Ask for the places of backends anew: one may have come free."""
+        if self.gate.waiting:
             self.runtime.adjust(Change("backends", "look"))
 
     def _bound(self) -> None:

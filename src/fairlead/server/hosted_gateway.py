@@ -172,6 +172,12 @@ class HostedGateway(Hosted):
         if pool is None or self.gateway.admission.plain:
             return None
         said = settings.model_dump()
+        if (
+            pool.shortage() is not None
+        ):  # as they are in force: more slots may be declared than there are now
+            for rank, name in enumerate(CLASSES):
+                floor = {"reserved_floor": pool.capacity.reserved[rank], "reserved_per_slot": 0.0}
+                said["classes"][name] |= floor
         return {"preset": "gateway", **said, "capacity": max(1, pool.capacity.total)}
 
     async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
