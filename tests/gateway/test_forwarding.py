@@ -1,6 +1,6 @@
 """What a client cannot say to a backend: who it is, in whatever spelling, or that a proxy said nothing.
 
-Tried: 52 names that proxies write, each as a stranger and as a trusted proxy sends it, and random spellings of them:
+Tried: 60 names that proxies write, each as a stranger and as a trusted proxy sends it, and random spellings of them:
 case, underscores and other separators, suffixes, names in Connection.
 """
 
@@ -29,11 +29,14 @@ HEARSAY = """
     X-Envoy-External-Address CloudFront-Viewer-Address X-Appengine-User-IP X-Original-URL X-Original-URI X-Original-Host
     X-Original-Forwarded-For X-Rewrite-URL X-Override-URL X-HTTP-DestinationURL X-Host X-HTTP-Host-Override X-Url-Scheme
     Front-End-Https Remote-User X-Remote-User Remote-Groups X-Auth-Request-Email Client-Cert X-SSL-Client-Verify
+    X-Goog-Authenticated-User-Email Cf-Access-Authenticated-User-Email X-Amzn-Oidc-Identity X-authentik-username
+    X-MS-CLIENT-PRINCIPAL X-MS-CLIENT-PRINCIPAL-NAME X-WEBAUTH-USER Tailscale-User-Login
 """.split()
 HARMLESS = """
     accept authorization cookie content-type content-length user-agent x-api-key x-request-id x-custom x-client-version
     x-realtime x-zip x-user-address x-hosting x-description x-fairlead-priority x-stainless-os openai-organization
     anthropic-version traceparent via origin referer x-origin-trial priority range if-none-match x-membership
+    x-authenticator x-ms-version
 """.split()
 OURS = {"x-forwarded-for": STRANGER, "x-forwarded-proto": "http", "x-forwarded-host": "asked"}
 

@@ -56,6 +56,7 @@ _TOLD = re.compile(
     rb"|x-(?:script-name|scheme|url-scheme|https)|cf-visitor|front-end-.*"
     # The user or the certificate that a proxy has checked: Remote-User, X-Auth-Request-Email, Client-Cert (RFC 9440).
     rb"|(?:x-)?remote-.*|x-auth-request-.*|(?:x-)?(?:ssl-.*|client-cert.*|client-verify|client-dn)"
+    rb"|(?:.+-)?authenticated-user.*|x-(?:amzn-oidc|authentik|ms-client-principal|webauth)(?:-.*)?|tailscale-user-.*"
 )
 # To a server that hands headers on as CGI variables each of these is the same name.
 _SEPARATOR = re.compile(rb"[^0-9A-Za-z]")
