@@ -1,8 +1,10 @@
 """Databases by their path: who makes one, who may read it, and what is said of a path that is not there."""
 
+import asyncio
 import os
 import shutil
 import sqlite3
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +158,44 @@ def test_a_file_that_is_taken_away_is_not_made_anew_by_the_way(folder: Path):
     go(test())
     with pytest.raises(sqlite3.OperationalError):
         sqlite3.connect(f"file:{folder}/jobs.db?mode=rw", uri=True).execute("SELECT 1")
+
+
+OTHER = """
+import asyncio, sys
+from fairlead.jobs.stores.opening import open_store
+async def main():
+    store = open_store(sys.argv[1])
+    await store.open()
+    print(len(await store.runs()))
+    await store.close()
+asyncio.run(main())
+"""
+
+
+def test_a_second_store_in_a_process_takes_no_locks_away(folder: Path):
+    """Else the last of another process' connections throws the log away that this process still writes to."""
+    url = f"sqlite:///{folder}/jobs.db"
+
+    async def test() -> None:
+        async def runs_elsewhere() -> int:
+            other = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", OTHER, url, stdout=asyncio.subprocess.PIPE
+            )
+            return int((await other.communicate())[0])
+
+        first, second = small(url), small(url)
+        await first.submit(HELLO)
+        await second.store()
+        for count in range(1, 4):
+            assert await runs_elsewhere() == count
+            await first.submit(HELLO)
+        await first.close()
+        await second.close()
+
+    go(test())
+
+
+def test_a_link_to_a_file_that_is_not_there_yet_is_followed(folder: Path):
+    (folder / "link.db").symlink_to(folder / "real.db")
+    made(folder / "link.db")
+    assert (folder / "real.db").stat().st_mode & 0o777 == 0o600

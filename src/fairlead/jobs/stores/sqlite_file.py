@@ -182,9 +182,13 @@ def prepare(path: Path, *, create: bool = True) -> list[str]:
 
 
 def make_private(path: Path) -> None:
-    """Make a file that only its owner may read, if there is none; SQLite gives those beside it the same mode."""
-    with contextlib.suppress(OSError):  # opening it says why
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    """Make a file that only its owner may read, if there is none; SQLite gives those beside it the same mode.
+
+    A file that is there is never opened here: to close it would drop all locks that this process has on it (POSIX), and
+    with them what keeps other processes from throwing its write-ahead log away.
+    """
+    with contextlib.suppress(OSError):  # it is there; or SQLite says why it cannot be
+        os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     with contextlib.suppress(OSError):
         if (mode := path.stat().st_mode) & 0o007 and os.name == "posix":
             log.warning(
