@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import time
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from fairlead.flows.flow import Flow
     from fairlead.flows.point import Point
-    from fairlead.flows.scheduler import FlowScheduler
+    from fairlead.flows.scheduler import AsyncFlow, FlowScheduler
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -131,11 +132,23 @@ class GrpcFlows:
             hit = self._lookup(scope, asked, reply.cache_lookup_response)
         if not hit:
             flow = self.flows.flow(request.control_point, labels, context.time_remaining())
-            await flow.__aenter__()
+            await self._enter(flow)
             self._decide(flow, reply, expect_end=request.expect_end)
         _stamp(reply.start, began)
         _stamp(reply.end, time.time_ns())
         return reply
+
+    async def _enter(self, flow: AsyncFlow) -> None:
+        """Enter a flow; a call whose cancellation has arrived by then holds nothing."""
+        await flow.__aenter__()
+        if flow.accepted and flow.point is not None:
+            try:
+                await asyncio.sleep(
+                    0
+                )  # a cancellation that has arrived is heard of here, or not at all
+            except asyncio.CancelledError:
+                flow.point.end(flow, Outcome.IGNORED, None)
+                raise
 
     def _decide(self, flow: Flow, reply: Any, *, expect_end: bool) -> None:
         point = flow.point

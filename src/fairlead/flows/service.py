@@ -6,6 +6,7 @@ client sends is answered below 500; only a denied status is what the configurati
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
@@ -20,6 +21,7 @@ from fairlead.serving.access import authorize
 from fairlead.serving.http import Answer, Body, Problem, answer, read_json, retry_header
 from fairlead.serving.openapi import schemas_of
 from fairlead.serving.routes import Application, Routes, reading
+from fairlead.serving.unread import undo_if_unread
 
 if TYPE_CHECKING:
     from fairlead.flows.flow import Flow
@@ -100,24 +102,11 @@ class FlowService(Application):
                     return None
             finally:
                 ahead.stop()
-        return self._accepted(flow) if flow.accepted else refused(flow)
-
-    def _accepted(self, flow: Flow) -> Answer:
-        workload, priority = flow.workload
-        said: dict[str, Any] = {
-            "decision": "accepted",
-            "flow_id": self.table.add(flow),
-            "control_point": flow.control_point,
-            "workload": workload,
-            "priority": priority,
-            "tokens": flow.tokens,
-            "wait": waited(flow),
-        }
-        if flow.ignored:
-            said["ignored_labels"] = list(flow.ignored)
-        if flow.point is None:
-            said["unknown_control_point"] = True
-        return answer(said)
+        if not flow.accepted:
+            return refused(flow)
+        key = self.table.add(flow)
+        undo_if_unread(scope, partial(self.table.abandon, key))
+        return accepted(flow, key)
 
     async def _end(self, scope: Scope, receive: Receive) -> Answer:
         asked = await read_json(scope, receive, EndBody)
@@ -162,6 +151,25 @@ def denied_status(flow: Any) -> int:
     if point is not None:
         return int(point.settings.scheduler.denied_response_status_code)
     return int(getattr(flow, "denied_status", None) or DENIED)
+
+
+def accepted(flow: Flow, key: str) -> Answer:
+    """Answer for a flow that was accepted, under its id."""
+    workload, priority = flow.workload
+    said: dict[str, Any] = {
+        "decision": "accepted",
+        "flow_id": key,
+        "control_point": flow.control_point,
+        "workload": workload,
+        "priority": priority,
+        "tokens": flow.tokens,
+        "wait": waited(flow),
+    }
+    if flow.ignored:
+        said["ignored_labels"] = list(flow.ignored)
+    if flow.point is None:
+        said["unknown_control_point"] = True
+    return answer(said)
 
 
 def refused(flow: Any) -> Answer:

@@ -11,7 +11,7 @@ import os
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
-from fairlead.core.ticket import RUNNING
+from fairlead.core.ticket import RUNNING, Outcome
 from fairlead.flows.ending import LONGEST_UNENDED
 from fairlead.flows.flow import NO_LABELS
 from fairlead.flows.workloads import LONGEST_KEY, canonical
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fairlead.flows.flow import Flow
     from fairlead.flows.point import Point
 
+IGNORED = Outcome.IGNORED  # its work was not done: no latency is learned from it
 LOOKS = range(2)
 ID_BYTES, IDS_AT_ONCE = 16, 64
 MOST_FLOWS = 1_000_000
@@ -85,6 +86,12 @@ class FlowTable:
             if key in flows:
                 return flows.pop(key)
         return None
+
+    def abandon(self, key: str) -> None:
+        """End a flow whose client does not know its id, and will never end it."""
+        flow = self.take(key)
+        if flow is not None and flow.point is not None:
+            flow.point.end(flow, IGNORED, None)
 
     def _sweep(self, now: float) -> None:
         flows, turns, expired = self._flows, self._turns, self._expired

@@ -27,6 +27,7 @@ from fairlead.serving.framing import (
 )
 from fairlead.serving.http import ANSWERED, CLOSING, Problem
 from fairlead.serving.reader import SLOWEST, Reader
+from fairlead.serving.unread import Unread, not_sent
 from fairlead.serving.unsized import unsized
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._window_bytes, self._window_paused = 0, False
         self._running: RequestResponseCycle | None = None
         self._held = bytearray()
+        self._unread = Unread()
         self._muted = False
         self._deaf = False  # nothing that arrives matters any more
         self._last_words: Problem | None = None
@@ -114,15 +116,15 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._connections is not None:
             self._connections.leave(self, self._address)
-        self._stop_timers()
+        self._stop_timers(self._linger_timer)
         self._reader.end()
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
         # uvicorn tells only the newest request, which need not be the one that runs.
         for cycle in (self._running, *(cycle for cycle, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
+                not_sent(cycle.scope)  # type: ignore[arg-type]
+        self._unread.lost(exc, self.loop.time())
         self.pipeline.clear()
         self._held.clear()
         self._unset_keepalive_if_required()
@@ -279,6 +281,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
+        self._unread.sent(self._running.scope, self.loop.time())  # type: ignore[union-attr,arg-type]
         super().on_response_complete()
         if self.pipeline or self.transport.is_closing():
             return
@@ -330,11 +333,10 @@ class LimitedProtocol(HttpToolsProtocol):
         detail = f"the body came slower than {SLOWEST} bytes/s for {self._limits.body_timeout:g} s"
         self._refuse(Problem(408, "body_too_slow", detail))
 
-    def _stop_timers(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-        if self._body_timer is not None:
-            self._body_timer.cancel()
+    def _stop_timers(self, *more: asyncio.TimerHandle | None) -> None:
+        for timer in (self._head_timer, self._body_timer, *more):
+            if timer is not None:
+                timer.cancel()
         self._head_timer = self._body_timer = None
 
     def pause_writing(self) -> None:
