@@ -33,6 +33,7 @@ def asking(jobs: Jobs, test: Any, *, serving: bool = False, **given: Any) -> Non
                 await jobs.start()
             await test(app)
         finally:
+            await app.aside.close()
             await app.metrics.close()
             await jobs.close()
 
@@ -468,6 +469,7 @@ class Bridge:
 
     def close(self) -> None:
         if self.thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self.app.aside.close(), self.loop).result(10)
             asyncio.run_coroutine_threadsafe(self.jobs.close(0), self.loop).result(10)
             self.loop.call_soon_threadsafe(self.loop.stop)
             self.thread.join(10)

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from fairlead.documents.loading import Tree, tree_of
-from fairlead.server import configuring
+from fairlead.server import judging
 from fairlead.server.loading import STRANGE_FILE, Loaded, load, load_mapping
 from fairlead.server.service import Server
 from tests.gateway.rig import until
@@ -162,7 +162,7 @@ def test_what_is_wrong_with_a_secret_is_told_without_it(tmp_path: Path):
                 ("{database: x, token: 12345678}", "must be text; put it in quotes"),
                 (
                     f"{{database: x, webhook: 'https://h/hunter2{'x' * 5000}'}}",
-                    configuring.NOT_VALID,
+                    judging.NOT_VALID,
                 ),
                 ("{database: x, retention: 'x://:hunter2@'}", "must be a duration"),
             ):
@@ -212,7 +212,7 @@ def test_who_looks_does_not_wait_for_who_asks(tmp_path: Path, monkeypatch: pytes
             assert ended.wait(20)
         return tree_of(content, source)
 
-    monkeypatch.setattr(configuring, "tree_of", slow)
+    monkeypatch.setattr(judging, "tree_of", slow)
 
     async def test() -> None:
         path = tmp_path / "fairlead.yaml"

@@ -7,26 +7,27 @@ changed then, and the request may be repeated.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
-
-from pydantic import BaseModel, Field, StringConstraints
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.errors import UnknownRun
-from fairlead.jobs.files import DagFile
+from fairlead.jobs import large
+from fairlead.jobs.bodies import BODIES, PlannerBody, ScheduleBody, SlaBody
 from fairlead.jobs.metrics import Metrics
 from fairlead.jobs.openapi import document
 from fairlead.jobs.operating import MOST_SHOWN, SHOWN, Operations, schedule_of
 from fairlead.jobs.sla import KEEP
 from fairlead.serving.access import Access, Role, Token, digest_of
+from fairlead.serving.aside import LARGE, Aside
 from fairlead.serving.http import (
     Answer,
-    Body,
     Problem,
     Stream,
     answer,
-    read_object,
+    object_of,
+    read_body,
     read_query,
     read_strictly,
+    strictly,
 )
 from fairlead.serving.openapi import schemas_of
 from fairlead.serving.queries import whole_of
@@ -41,53 +42,6 @@ if TYPE_CHECKING:
 
 LARGEST_BODY = 8 * 1024 * 1024
 STILL = 30.0  # seconds without a turn of the scheduler after which it is taken to hang
-
-Text = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-Sla = Annotated[
-    str | float | None,
-    Field(
-        description="a duration from now, an instant with its zone, or null for none",
-        union_mode="left_to_right",
-    ),
-]
-
-
-class SlaBody(Body):
-    """What `POST /v1/runs/{run}/sla` takes."""
-
-    soft_sla: Sla = None
-    hard_sla: Sla = None
-    job: Text | None = Field(None, description="the id of one job; without, the run's own")
-
-
-class PlannerBody(Body):
-    """What `PUT /v1/planner` takes."""
-
-    planner: Text | None = Field(
-        description="a built-in planner, or one of the app's by its name; null: as at first"
-    )
-    executor: Text | None = Field(None, description="of this executor alone")
-
-
-class ScheduleBody(Body):
-    """What `PUT /v1/schedules/{name}` takes: a task with its arguments, or a whole DAG."""
-
-    cron: Text
-    timezone: Text = "UTC"
-    misfire: Literal["skip", "one", "all"] = "one"
-    task: Text | None = None
-    args: list[Any] = Field(default_factory=list)
-    kwargs: dict[str, Any] = Field(default_factory=dict)
-    run: dict[str, Any] | None = Field(None, description="a DAG, as POST /v1/runs takes it")
-    paused: bool = False
-
-
-BODIES: dict[str, type[BaseModel]] = {
-    "Dag": DagFile,
-    "Planner": PlannerBody,
-    "Schedule": ScheduleBody,
-    "Sla": SlaBody,
-}
 
 
 # Who may do what; docs/jobs.md has the same table.  Each role may do what those before it may.
@@ -136,6 +90,7 @@ class JobsApi(Application):
     ) -> None:
         self.jobs = jobs
         self.operations = Operations(jobs)
+        self.aside = Aside()
         self.metrics = Metrics(jobs)
         own = () if token is None else (Token("token", Role.OPERATOR, digest_of(token)),)
         self.access = Access((*own, *tokens), realm="fairlead jobs")
@@ -191,8 +146,13 @@ class JobsApi(Application):
 
     async def _submit(self, scope: Scope, receive: Receive) -> Answer:
         query = read_query(scope, ("start_at",))
-        dag = await read_object(scope, receive, largest=LARGEST_BODY)
-        said = await self.operations.submit(dag, query.get("start_at"))
+        body = await read_body(scope, receive, largest=LARGEST_BODY)
+        start_at = query.get("start_at")
+        if len(body) < LARGE:
+            said = await self.operations.submit(object_of(body), start_at)
+        else:
+            said = await self.aside.run(large.submit, large.home_of(self.jobs), body, start_at)
+            self.operations.look()
         given = answer(said, 201 if said["new"] else 200)
         return given._replace(headers=((b"location", f"/v1/runs/{said['id']}".encode()),))
 
@@ -214,7 +174,7 @@ class JobsApi(Application):
         return do
 
     async def _sla(self, scope: Scope, receive: Receive, run: str) -> Answer:
-        asked = await read_strictly(scope, receive, SlaBody, largest=LARGEST_BODY)
+        asked = await read_strictly(scope, receive, SlaBody)
         given = asked.model_fields_set
         said = await self.operations.set_sla(
             run,
@@ -233,7 +193,7 @@ class JobsApi(Application):
         return answer(await self.operations.planners())
 
     async def _set_planner(self, scope: Scope, receive: Receive) -> Answer:
-        asked = await read_strictly(scope, receive, PlannerBody, largest=LARGEST_BODY)
+        asked = await read_strictly(scope, receive, PlannerBody)
         return answer(await self.operations.set_planner(asked.planner, asked.executor))
 
     async def _schedules(self, scope: Scope, receive: Receive) -> Answer:
@@ -243,9 +203,15 @@ class JobsApi(Application):
         return answer(await self.operations.schedule(name))
 
     async def _put_schedule(self, scope: Scope, receive: Receive, name: str) -> Answer:
-        asked = await read_strictly(scope, receive, ScheduleBody, largest=LARGEST_BODY)
-        said = await self.operations.put_schedule(schedule_of(name, **asked.model_dump()))
-        return answer(said, 201 if said["new"] else 200)
+        body = await read_body(scope, receive, largest=LARGEST_BODY)
+        if len(body) < LARGE:
+            asked = strictly(ScheduleBody, body)
+            said = await self.operations.put_schedule(schedule_of(name, **asked.model_dump()))
+            return answer(said, 201 if said["new"] else 200)
+        home = large.home_of(self.jobs)
+        new, content = await self.aside.run(large.put_schedule, home, name, body)
+        self.operations.look()
+        return Answer(201 if new else 200, content)
 
     async def _drop_schedule(self, scope: Scope, receive: Receive, name: str) -> Answer:
         return answer(await self.operations.drop_schedule(name))

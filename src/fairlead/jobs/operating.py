@@ -180,7 +180,7 @@ class Operations:
                     f"there is no executor {executor!r}; there are {', '.join(sorted(known))}"
                 )
         await store.set_setting("planner" if executor is None else f"planner.{executor}", planner)
-        self._look()
+        self.look()
         return await self.planners()
 
     # Schedules
@@ -210,7 +210,7 @@ class Operations:
         paused = schedule.paused if old is None else old.paused
         schedule = schedule._replace(cursor=now, paused=paused)
         await store.put_schedule(schedule)
-        self._look()
+        self.look()
         return {**schedule_document(schedule, now), "new": old is None}
 
     async def pause_schedule(self, name: str, paused: bool) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class Operations:
         store = await self.jobs.store()
         schedule = (await self._schedule(store, name))._replace(paused=paused)
         await store.put_schedule(schedule)
-        self._look()
+        self.look()
         return schedule_document(schedule, store.now())
 
     async def drop_schedule(self, name: str) -> dict[str, Any]:
@@ -226,7 +226,7 @@ class Operations:
         store = await self.jobs.store()
         if not await store.drop_schedule(named(name, "the name of a schedule")):
             raise _no_schedule(name)
-        self._look()
+        self.look()
         return {"removed": name}
 
     async def _schedule(self, store: Store, name: str) -> Schedule:
@@ -242,7 +242,8 @@ class Operations:
         store = await self.jobs.store()
         return [worker_document(one) for one in await store.workers()]
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Have the scheduler look for news soon."""
         if self.jobs.scheduler is not None:
             self.jobs.scheduler.look_soon()
 

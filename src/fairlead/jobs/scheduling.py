@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.core import Gate
 from fairlead.errors import StoreUnavailable
+from fairlead.jobs.arrivals import Arrivals
 from fairlead.jobs.claiming import Claimer
 from fairlead.jobs.counting import Counts
 from fairlead.jobs.endings import crashed, handed_back
@@ -75,6 +76,7 @@ class Scheduler:
         self._on_ended = on_ended
         self._wake = asyncio.Event()
         self._claimer = Claimer(store, crew)
+        self._arrivals = Arrivals(estimates, store.now, lambda: self.frontier)
         self._meanwhile: list[Finished] | None = None
         self._doubt: Exception | None = None  # why what is believed may be wrong
         self._renew_at = self._look_at = self._sweep_at = 0.0
@@ -116,7 +118,7 @@ class Scheduler:
         self._on_ended([run.dag for run in finished.ended])
         frontier = self.frontier
         if frontier is not None:
-            self._hear(frontier, finished)
+            await self._hear(frontier, finished)
             self._wake.set()
             if finished.refused:
                 await self._recheck(finished.refused)
@@ -214,7 +216,7 @@ class Scheduler:
         if frontier is None or self._meanwhile is None:
             return
         for finished in self._meanwhile:
-            self._hear(frontier, finished)
+            await self._hear(frontier, finished)
         self._meanwhile = None
         self.frontier = frontier
         self._gates.let_go(frontier.gate)
@@ -303,7 +305,9 @@ class Scheduler:
         now = self.store.now()
         for dag in news.refreshed:
             frontier.drop(dag, now)
-        self._follow(frontier, news.ready, news.ended)
+        if not await self._arrivals.follow(frontier, self.roster, news.ready, news.ended):
+            return
+        now = self.store.now()
         frontier.ended_runs(news.runs_ended, now)
         self._on_ended(news.runs_ended)
         if news.settings:
@@ -351,35 +355,18 @@ class Scheduler:
             frontier.drop(dag, now)
             held = {(job.dag, job.node) for job in running}
             gone = [one for one in ids if one[0] == dag and one not in held]
-            self._ended(frontier, gone, now)
+            self._arrivals.ended(frontier, self.roster, gone)
             self._hold(frontier, running, now)
             frontier.add(self.estimates.fill(ready), now)
 
-    def _hear(self, frontier: Frontier, finished: Finished) -> None:
-        self._follow(frontier, finished.ready, finished.applied)
-        if finished.ended:
+    async def _hear(self, frontier: Frontier, finished: Finished) -> None:
+        await self._arrivals.follow(frontier, self.roster, finished.ready, finished.applied)
+        if finished.ended and self.frontier is frontier:
             frontier.ended_runs([run.dag for run in finished.ended], self.store.now())
-
-    def _follow(self, frontier: Frontier, ready: Sequence[ReadyJob], ended: Sequence[Id]) -> None:
-        """Take in what became ready before room is given back, so that it goes to the best of all there are."""
-        now = self.store.now()
-        if not ready:
-            self._ended(frontier, ended, now)
-            return
-        ready = self.estimates.fill(ready)
-        gone = set(ended)
-        frontier.add([job for job in ready if (job.dag, job.node) not in gone], now)
-        self._ended(frontier, ended, now)
-        # What ended and is ready is to be tried again.
-        frontier.add([job for job in ready if (job.dag, job.node) in gone], now)
 
     def _hold(self, frontier: Frontier, running: Sequence[RunningJob], now: float) -> None:
         frontier.hold(running, now)
         self.roster.hold(running)
-
-    def _ended(self, frontier: Frontier, ids: Sequence[Id], now: float) -> None:
-        self.roster.release(ids)
-        frontier.ended(ids, now)
 
     # Planning and claiming
 

@@ -91,6 +91,7 @@ class JobServer:
         finally:
             if self.http is not None:
                 await self.http.end(LAST_MOMENT)
+            await self.api.aside.close()
             await self.api.metrics.close()
             await self.jobs.close()
 

@@ -6,52 +6,28 @@ import asyncio
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
-
-from pydantic import StringConstraints
+from typing import TYPE_CHECKING, Any
 
 from fairlead.config import shown
-from fairlead.documents.loading import tree_of
 from fairlead.documents.losses import told
-from fairlead.documents.reading import MOST_BYTES, content_of, digest_of, tree_of_yaml
+from fairlead.documents.reading import MOST_BYTES, content_of, tree_of_yaml
 from fairlead.documents.reading import Problem as Fault
 from fairlead.server.api import CALLER, Deed
-from fairlead.server.loading import MOST_PROBLEMS, load_tree
+from fairlead.server.judging import ChangedText, Judge, Judged, NewText, judged_body, problems_of
+from fairlead.server.loading import MOST_PROBLEMS
 from fairlead.server.masking import NOT_SHOWN, Masks
 from fairlead.serving.access import LOCAL, Role
-from fairlead.serving.http import Answer, Body, Problem, answer, read_query, read_strictly
+from fairlead.serving.aside import LARGE
+from fairlead.serving.http import Answer, Problem, answer, read_body, read_query, strictly
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from fairlead.documents.reading import Node
     from fairlead.server.loading import Loaded
     from fairlead.server.service import Server
     from fairlead.serving.http import Receive, Scope
 
 LARGEST_BODY = 2 * MOST_BYTES
-LossPath = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
-NOT_VALID = "a secret in here is not valid; write it anew (a number needs quotes)"
-
-
-class NewText(Body):
-    """A whole configuration, as YAML; secrets that were shown as marks may stay marks."""
-
-    text: Annotated[str, StringConstraints(max_length=MOST_BYTES)]
-
-
-class ChangedText(NewText):
-    """A whole configuration to follow; `allow_loss` are the paths of what it may lose."""
-
-    allow_loss: tuple[LossPath, ...] = ()
-
-
-class Judged(NamedTuple):
-    """What is wrong with a text; and if nothing is, the text with its secrets, and what it says."""
-
-    problems: Sequence[Fault]
-    text: str = ""
-    loaded: Loaded | None = None
 
 
 class Configuring:
@@ -87,13 +63,16 @@ class Configuring:
 
     async def validate(self, scope: Scope, receive: Receive) -> Answer:
         read_query(scope, ())
-        asked = await read_strictly(scope, receive, NewText, largest=LARGEST_BODY)
-        judged = await self._judged_apart(asked.text)
-        return answer({"problems": _told(judged.problems)})
+        body = await read_body(scope, receive, largest=LARGEST_BODY)
+        if len(body) < LARGE:
+            problems = (await self._judged_apart(strictly(NewText, body).text)).problems
+        else:
+            problems = await self._server.aside.run(problems_of, self._judge(), body)
+        return answer({"problems": _told(problems)})
 
     async def write(self, scope: Scope, receive: Receive) -> Answer:
         read_query(scope, ())
-        asked = await read_strictly(scope, receive, ChangedText, largest=LARGEST_BODY)
+        body = await read_body(scope, receive, largest=LARGEST_BODY)
         path = self._server.path
         if path is None:
             detail = (
@@ -101,11 +80,15 @@ class Configuring:
             )
             raise Problem(409, "no_file", detail)
         async with self._writing:
-            judged = await self._judged_apart(asked.text)
+            if len(body) < LARGE:
+                asked = strictly(ChangedText, body)
+                judged, allowed = await self._judged_apart(asked.text), asked.allow_loss
+            else:
+                judged, allowed = await self._server.aside.run(judged_body, self._judge(), body)
             if judged.problems or judged.loaded is None:
                 said = f"the configuration has {len(judged.problems)} problems; nothing was changed"
                 raise Problem(422, "bad_config", said, problems=_told(judged.problems))
-            self._refuse_losses(judged.loaded, asked.allow_loss)
+            self._refuse_losses(judged.loaded, allowed)
             try:
                 await asyncio.to_thread(_replace, Path(path), judged.text)
             except OSError as error:
@@ -131,7 +114,12 @@ class Configuring:
 
     async def _judged_apart(self, text: str) -> Judged:
         async with self._judging:
-            return await asyncio.to_thread(self._judged, text)
+            return await asyncio.to_thread(self._judge().sent, text)
+
+    def _judge(self) -> Judge:
+        running = self._server.loaded
+        named = frozenset((*(file for file, _ in running.files), *running.apps.values()))
+        return Judge(self._masks, self._server.path or "configuration", named)
 
     def _shown(self, path: str | None) -> tuple[str, Sequence[Fault]]:
         if path is None:
@@ -143,38 +131,7 @@ class Configuring:
             return NOT_SHOWN, unreadable
         text = content.decode("utf-8-sig")
         hidden = self._masks.hide(text)
-        return hidden, self._judgment(hidden, text, path).problems
-
-    def _judged(self, text: str) -> Judged:
-        """Judge a text that a caller sent: it may name no files and apps but those that the server has already."""
-        text = text.removeprefix("\ufeff")  # a mark of the encoding, as a file has it
-        restored, problems = self._masks.restore(text)
-        if problems:
-            return Judged(problems)
-        running = self._server.loaded
-        named = {file for file, _ in running.files} | set(running.apps.values())
-        return self._judgment(text, restored, self._server.path or "configuration", named)
-
-    def _judgment(
-        self, shown: str, text: str, source: str, named: Collection[str] | None = None
-    ) -> Judged:
-        """Judge a text as it is shown, then as it is; what is wrong only then is with a secret, and not quoted."""
-        covered: list[tuple[Node, Any]] = []
-
-        def cover(tree: Node) -> None:
-            covered.extend(self._masks.cover(tree))
-
-        tree = tree_of(shown.encode(), source)
-        digest = digest_of(text.encode())
-        loaded = load_tree(tree, digest, named=named, cover=cover)
-        if (covered or shown != text) and not loaded.problems:
-            for node, value in covered:
-                node.value = value
-            real = tree if shown == text else tree_of(text.encode(), source)
-            loaded = load_tree(real, digest, named=named)
-            told = (one._replace(path=one.section, message=NOT_VALID) for one in loaded.problems)
-            return Judged(tuple(dict.fromkeys(told)), text, loaded)
-        return Judged(loaded.problems, text, loaded)
+        return hidden, Judge(self._masks, path, ()).judgment(hidden, text).problems
 
 
 def _told(problems: Iterable[Fault]) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from fairlead.server.losses import DOORS, Keeping, Settings, settings_of
 from fairlead.server.metrics import Families
 from fairlead.server.snapshots import Decisions, snapshot_of
 from fairlead.serving.access import Access, Role, Token
+from fairlead.serving.aside import Aside
 from fairlead.serving.http import Problem
 from fairlead.serving.limits import Limits
 from fairlead.serving.listener import Listener, Tls
@@ -101,6 +102,7 @@ class Server:
             self._tracing = Tracing(self.feed, settings.otel)
         self._sampling: asyncio.Task[None] | None = None
         self._keeping = Keeping()
+        self.aside = Aside()
         self._hurried = asyncio.Event()
         self._ends: dict[asyncio.Task[None], Hosted] = {}
         # Told of each configuration that is followed now, whoever brought it.
@@ -174,6 +176,7 @@ class Server:
         await self._end_sampling()
         self.history.close()
         await self.listener.end(LAST_MOMENT)
+        await self.aside.close()
         if self.upstream is not None:
             await self.upstream.stop()
         if self._tracing is not None:

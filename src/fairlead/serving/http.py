@@ -89,6 +89,15 @@ class Problem(Exception):
         }
         self.answer = Answer(status, written(document), PROBLEM, headers)
 
+    def __reduce__(self) -> Any:  # it comes from another process, with its answer as it is
+        return _raised, (self.code, self.detail, self.answer)
+
+
+def _raised(code: str, detail: str, answer: Answer) -> Problem:
+    problem = Problem(answer.status, code, detail)
+    problem.answer = answer
+    return problem
+
 
 class Body(BaseModel):
     """What all bodies share: nothing unknown, nothing converted."""
@@ -192,7 +201,11 @@ async def read_object(
     scope: Scope, receive: Receive, *, largest: int = LARGEST_BODY
 ) -> dict[str, Any]:
     """Read a body as any JSON object in which each key is given once."""
-    body = await read_body(scope, receive, largest=largest)
+    return object_of(await read_body(scope, receive, largest=largest))
+
+
+def object_of(body: bytes) -> dict[str, Any]:
+    """Read JSON as an object in which each key is given once."""
     try:
         found = from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -218,7 +231,11 @@ async def read_strictly(
     scope: Scope, receive: Receive, kind: type[Model], *, largest: int = LARGEST_BODY
 ) -> Model:
     """Read a body like `read_json`, and refuse one in which a key is given twice."""
-    body = await read_body(scope, receive, largest=largest)
+    return strictly(kind, await read_body(scope, receive, largest=largest))
+
+
+def strictly(kind: type[Model], body: bytes) -> Model:
+    """Read JSON of that kind, and refuse a key that is given twice."""
     try:
         found = kind.model_validate_json(body)
     except ValidationError as error:
