@@ -138,6 +138,18 @@ def test_a_tenant_at_its_bound_keeps_nobody_else_waiting():
     run_virtual(main())
 
 
+def test_a_request_that_waited_for_its_tenants_bound_is_told_so():
+    async def main() -> None:
+        scene = Scene(capacity=4, scheduler={"default_max_slots": 1})
+        await scene.running(tenant="acme")
+        late = await scene.waiting(tenant="acme", headers=[(b"x-request-timeout", b"0.5")])
+        await late.done()
+        assert (late.status, late.code) == (408, "scheduler_queue_timeout")
+        assert b"requests of the same tenant hold its 1 of 1 slots" in late.body
+
+    run_virtual(main())
+
+
 def test_a_bound_for_all_is_each_tenants_own():
     async def main() -> None:
         scene = Scene(capacity=4, scheduler={"default_max_slots": "50%"})

@@ -252,6 +252,11 @@ class PriorityMiddleware:
             outcome = count.QUEUE_TIMEOUT
             waited = now - exchange.arrived_at
             text = f"no slot came free in {waited:.3g} s of waiting in class {name}; retry in {retry} s"
+            tenants = pool.room.tenants
+            if (bound := tenants.limit(exchange.tenant)) is not None:
+                held = tenants.used(exchange.tenant)
+                if held >= bound:
+                    text += f": requests of the same tenant hold its {held} of {bound} slots"
             failure = Failure(408, "scheduler_queue_timeout", text, retry)
         else:
             exchange.leave()
