@@ -283,6 +283,19 @@ class TestPenalty:
         assert self.weighed(0.2, 0.2, faults=20) == [0.49, 0.0]
         assert self.weighed(0.2, 0.2, faults=1) == [0.0, 0.0]
 
+    def test_rises_with_the_first_fault_and_ends_with_the_first_good_answer(self):
+        outliers, one, two = machine(), Record(), Record()
+        for _ in range(100):
+            outliers.answered(one, 0.1, 0.0, None)
+        outliers.tried(one, "error", 0.0, None, [one, two])
+        outliers.weigh([one, two], 0.0)
+        assert (one.penalty, two.penalty) == (0.2, 0.0)
+        outliers.weigh([one, two], 10.0)
+        assert one.penalty == 0.1
+        outliers.answered(one, 0.1, 10.0, None)
+        outliers.weigh([one, two], 10.0)
+        assert one.penalty == 0.0
+
     def test_grows_with_the_time_to_the_first_byte(self):
         assert self.weighed(0.1, 0.2, 0.6, 5.0) == [0.0, 0.0, 0.48, 0.95]
 

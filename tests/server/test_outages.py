@@ -53,6 +53,8 @@ def test_a_pool_without_a_backend_makes_it_degraded_and_only_the_last_one_down()
                 assert await ready(url) == (200, {"status": "ok"})
                 two.health_status = 500
                 await until(lambda: running.fleet.outages())
+                _, metrics = await fetch(url, "GET", "/metrics")
+                assert b'fairlead_gateway_backends{state="unhealthy"} 1.0' in metrics
                 problems = ["pool b: no backend is up, of 1"]
                 assert await ready(url) == (200, {"status": "degraded", "problems": problems})
                 one.health_status = 500

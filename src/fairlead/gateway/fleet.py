@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -368,6 +369,11 @@ class Fleet:
     def down(self) -> bool:
         """Whether no pool has a backend that is up."""
         return len(self.outages()) == max(1, len(self._pools))
+
+    def states(self) -> dict[str, int]:
+        """Count the backends in each state."""
+        found = Counter(one.state for one in (*self._upstreams.values(), *self._leaving))
+        return {state: found[state] for state in ("healthy", "ejected", "unhealthy", "draining")}
 
     def describe(self) -> list[dict[str, Any]]:
         """Show every backend, those that drain last."""

@@ -102,6 +102,8 @@ class Metrics:
         self.refused_requests: Counter[str] = Counter()  # by code; they never asked for a slot
         self.reloads = 0
         self.refused_reloads = 0
+        # How many backends are in which state, where there is a fleet.
+        self.backends: Callable[[], Mapping[str, int]] | None = None
         # Where a watched gateway notes the requests that no gate has decided on.
         self.ledger: Callable[[Ticket, float], object] | None = None
 
@@ -242,6 +244,12 @@ class Metrics:
         yield capacity
         yield use
         yield from self._tenant_slots(pools)
+        if self.backends is not None:
+            text = "Backends by state."
+            states = GaugeMetricFamily(PREFIX + "backends", text, labels=["state"])
+            for state, count in self.backends().items():
+                states.add_metric([state], count)
+            yield states
         if self._admission.sharing is not None:
             yield from _shared(self._admission.sharing.describe())
         fallback = bool(self._admission.plain)

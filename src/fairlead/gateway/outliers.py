@@ -16,12 +16,13 @@ request that never was stands beside them, so that a lone fault is not a rate of
 
 A backend counts as fuller than it is by its *penalty*, from 0 to 2 times its capacity:
 
-    penalty = rate + slowness          what is below 0.05 counts as 0
+    penalty = max(rate, streak / consecutive) + slowness        what is below 0.05 counts as 0
     slowness = min(1, (t / fastest - 2) / 8) * n / (n + 1)      0 where t - fastest < 50 ms
 
-where t is its average time to the first byte, `fastest` the least of its pool, and n the weight of its samples.  So
-backends that are equally well are told apart by their load alone; one that fails every call counts as full; and as all
-weights fade, each gets another chance.
+where streak is the weight of its faults since its last good answer, t its average time to the first byte, `fastest`
+the least of its pool, and n the weight of its samples.  After a busy hour the rate is slow to rise; the streak is not: a
+first fault sends the next requests elsewhere, where there is room.  So backends that are equally well are told apart by
+their load alone; one that fails every call counts as full; and as all weights fade, each gets another chance.
 
 The state of one backend is a `Record`; nothing here waits or reads a clock.
 """
@@ -64,6 +65,7 @@ class Record:
         "proof",
         "requests",
         "returned_at",
+        "streak",
         "tries",
         "until",
     )
@@ -82,7 +84,7 @@ class Record:
 
     def _forget(self, now: float) -> None:
         self.requests = self.faults = 0.0  # with weights
-        self._first_byte = self._samples = 0.0
+        self._first_byte = self._samples = self.streak = 0.0
         self._at = now
 
     @property
@@ -108,6 +110,7 @@ class Record:
             left = 0.5 ** ((now - self._at) / window)
             self.requests *= left
             self.faults *= left
+            self.streak *= left
             self._first_byte *= left
             self._samples *= left
             self._at = now
@@ -140,6 +143,7 @@ class Outliers:
             return True
         record.requests += 1.0
         record.consecutive = 0
+        record.streak = 0.0
         return False
 
     def tried(
@@ -168,11 +172,13 @@ class Outliers:
         if not fault:
             if outcome == "ok":
                 record.consecutive = 0
+                record.streak = 0.0
             return False
         record.fade(now, self.settings.window)
         record.requests += 1.0
         record.faults += 1.0
         record.consecutive += 1
+        record.streak += 1.0
         disproved = number is not None and number == record.proof
         if not (disproved or self._failing(record)) or not self._may_lose_another(peers):
             return False
@@ -208,7 +214,8 @@ class Outliers:
         times = [time for one in peers if (time := one.first_byte()) is not None]
         fastest = min(times, default=0.0)
         for record in peers:
-            penalty = record.rate() + _slowness(record, fastest)
+            streak = min(1.0, record.streak / self.settings.consecutive)
+            penalty = max(record.rate(), streak) + _slowness(record, fastest)
             record.penalty = penalty if penalty >= NEGLIGIBLE else 0.0
 
     def _is_probe(self, record: Record, number: int | None) -> bool:

@@ -87,6 +87,7 @@ class Gateway:
         self._loaded = loaded
         self.admission = Admission(loaded, gates)
         self.fleet = Fleet(loaded.settings, self._follow_capacity)
+        self.admission.metrics.backends = self.fleet.states
         self.proxy = Proxy(self.fleet, loaded.settings)
         self.admin = Admin(self.fleet, self.admission, loaded.settings.admin.token)
         self.catalog = Catalog(self.proxy, self.fleet, loaded.settings)
