@@ -14,6 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from fairlead import Scheduler
 from fairlead.flows import FlowScheduler
 from fairlead.gateway import PriorityMiddleware
+from fairlead.gateway.loading import load
+from fairlead.gateway.serving import Gateway
 from fairlead.jobs import Dag, Jobs
 from fairlead.jobs.metrics import Metrics
 from fairlead.observe.prometheus import render
@@ -44,7 +46,8 @@ async def hello(scope, receive, send):
 def scrape_gateway() -> bytes:
     scheduler = {"enabled": True, "default_max_slots": "50%"}
     config = {"capacity": 256, "priority_scheduler": scheduler}
-    return PriorityMiddleware(hello, config).admission.metrics.render()[0]
+    guarded = PriorityMiddleware(hello, config).admission.metrics.render()[0]
+    return guarded + Gateway(load(config)).admission.metrics.render()[0]
 
 
 def scrape_flows() -> bytes:

@@ -43,6 +43,7 @@ class Call:
         "error",
         "gone",
         "looks",
+        "number",
         "scope",
         "sent",
         "silent",
@@ -57,6 +58,7 @@ class Call:
         self.scope = scope
         self.task = task
         self.upstream = ""
+        self.number = 0  # of the try, as its fleet counts them
         self.gone = False
         self.backends_turn = True  # not the client's, to send on or to take what was sent
         self.looks = 0  # since the backend took or sent something

@@ -20,9 +20,9 @@ A backend counts as fuller than it is by its *penalty*, from 0 to 2 times its ca
     slowness = min(1, (t / fastest - 2) / 8) * n / (n + 1)      0 where t - fastest < 50 ms
 
 where streak is the weight of its faults since its last good answer, t its average time to the first byte, `fastest`
-the least of its pool, and n the weight of its samples.  After a busy hour the rate is slow to rise; the streak is not: a
-first fault sends the next requests elsewhere, where there is room.  So backends that are equally well are told apart by
-their load alone; one that fails every call counts as full; and as all weights fade, each gets another chance.
+the least of its pool, and n the weight of its samples.  After a busy hour the rate is slow to rise, the streak is not:
+a first fault sends the next requests elsewhere, where there is room.  So backends that are equally well are told apart
+by their load alone; one that fails every call counts as full; and as all weights fade, each gets another chance.
 
 The state of one backend is a `Record`; nothing here waits or reads a clock.
 """

@@ -30,7 +30,7 @@ from fairlead.gateway.responses import Failure, send_failure
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
 
-    from fairlead.gateway.fleet import Fleet
+    from fairlead.gateway.fleet import Fleet, Outcome
     from fairlead.gateway.settings import Settings
     from fairlead.gateway.upstream import Upstream
 
@@ -169,8 +169,9 @@ class Proxy:
             if upstream is None:
                 return _unreachable(tried)
             tried.append(upstream)
-            call.upstream = upstream.url
+            call.upstream, call.number = upstream.url, upstream.used
             upstream.in_flight += 1
+            outcome: Outcome | None = "failed"
             try:
                 response = await self._connect(upstream, call, target, headers)
                 if not isinstance(response, aiohttp.ClientResponse):
@@ -178,11 +179,20 @@ class Proxy:
                         return response
                     continue
                 try:
-                    return await self._relay(upstream, response, call, send)
+                    failure = await self._relay(upstream, response, call, send)
                 finally:
                     response.close()  # without effect on a connection whose answer was read to its end
+                if failure is None and call.sent:
+                    outcome = _outcome(response)
+                return failure
+            except asyncio.CancelledError:
+                if not call.silent:
+                    outcome = None
+                raise
             finally:
-                self._fleet.finished(upstream)
+                if outcome is not None:
+                    self._fleet.tried(upstream, outcome, perf_counter(), call.number)
+                self._fleet.finished(upstream, call.number)
 
     async def _connect(
         self, upstream: Upstream, call: Call, target: str, headers: list[tuple[str, str]]
@@ -235,7 +245,7 @@ class Proxy:
             call.backends_turn = False
             if not call.sent and status < 500 and status != 429:
                 now = perf_counter()
-                self._fleet.answered(upstream, now - call.started_at, now)
+                self._fleet.answered(upstream, now - call.started_at, now, call.number)
             call.sent = True
             call.ending = last = not chunk or content.at_eof()
             await send({"type": "http.response.body", "body": chunk, "more_body": not last})
@@ -276,6 +286,12 @@ def _reason(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientResponseError):
         return repr(error.message)
     return str(error) or type(error).__name__
+
+
+def _outcome(response: aiohttp.ClientResponse) -> Outcome:
+    if response.status < 500:
+        return "ok"
+    return "full" if response.status == 503 and "retry-after" in response.headers else "error"
 
 
 def _unreachable(tried: list[Upstream]) -> Failure:
