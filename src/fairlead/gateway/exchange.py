@@ -198,10 +198,18 @@ class Exchange(LeanTicket):
         if self.state is EVICTED:
             by = self.reason.rank if isinstance(self.reason, Evicted) else self.rank
             self.metrics.preemptions[self.rank, by] += 1
-            if self.task is not None:
+            runtime = self.pool_of_slots.runtime
+            if self.task is not None and self.task is task_of(runtime.loop):
+                # By a verb of its own: a cancellation would strike wherever it waits next, be that its 503.
+                runtime.entered.call_soon(self._cancel)
+            elif self.task is not None:
                 self.task.cancel()
         elif self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
+
+    def _cancel(self) -> None:
+        if self.task is not None and self.outcome is None:
+            self.task.cancel()
 
     def renew(self) -> None:
         """Stand as a new ticket again: its pool is no more, another may have room."""
