@@ -247,3 +247,38 @@ def test_what_waits_to_be_judged_is_bounded(monkeypatch: pytest.MonkeyPatch):
         await one.close()
 
     run(test)
+
+
+def test_a_check_with_many_labels_holds_no_other_port():
+    async def test() -> None:
+        import grpc
+
+        from fairlead.flows import messages as wire
+        from fairlead.flows.loading import load
+        from fairlead.flows.serving import FlowServer
+
+        names = [f"k{index}" for index in range(60_000)]
+        request = wire.message("CheckRequest")(
+            control_point="a", labels=dict.fromkeys(names, "v")
+        ).SerializeToString()
+
+        def checked(address: str) -> Any:
+            with grpc.insecure_channel(address) as channel:
+                call = channel.unary_unary(f"/{wire.SERVICE}/Check")
+                return wire.CheckResponse.FromString(call(request, timeout=20))
+
+        settings = load({"control_points": {"a": {"concurrency": {"max_concurrency": 1}}}})
+        async with FlowServer(settings, http=None, grpc=HERE) as server:
+            assert server.grpc is not None
+            longest, before = 0.0, time.thread_time()
+            asking = asyncio.create_task(asyncio.to_thread(checked, server.grpc.address))
+            while not asking.done():
+                await asyncio.sleep(TURN)
+                now = time.thread_time()
+                longest, before = max(longest, now - before), now
+            reply = await asking
+            assert reply.decision_type == wire.ACCEPTED
+            assert list(reply.flow_label_keys) == sorted(names)
+            assert longest < SLACK * MOST
+
+    run(test)
