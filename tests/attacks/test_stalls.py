@@ -264,7 +264,7 @@ def test_a_check_with_many_labels_holds_no_other_port():
 
         def checked(address: str) -> Any:
             with grpc.insecure_channel(address) as channel:
-                call = channel.unary_unary(f"/{wire.SERVICE}/Check")
+                call: Any = channel.unary_unary(f"/{wire.SERVICE}/Check")
                 return wire.CheckResponse.FromString(call(request, timeout=20))
 
         settings = load({"control_points": {"a": {"concurrency": {"max_concurrency": 1}}}})
