@@ -14,6 +14,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from fairlead.gateway.client.faults import BadAnswer
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -72,17 +74,13 @@ _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 
 
-class BadAnswer(ValueError):
-    """A backend's answer that must not reach a client."""
-
-
 def request_headers(
     scope: Mapping[str, Any],
     tenants: Tenants,
     trusted: Callable[[str], bool],
     *,
     keep_underscores: bool = False,
-) -> list[tuple[str, str]]:
+) -> list[tuple[bytes, bytes]]:
     """Write the headers of the call to a backend."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     client = scope.get("client")
@@ -107,15 +105,15 @@ def request_headers(
             trail.append(value)
         else:
             seen.add(name)
-            passed.append((name.decode("latin-1"), text_of(value)))
+            passed.append((name, value))
     if peer is not None:
         trail.append(peer.encode())
     if trail:
-        passed.append(("x-forwarded-for", text_of(b", ".join(trail))))
+        passed.append((b"x-forwarded-for", b", ".join(trail)))
     if b"x-forwarded-proto" not in seen:
-        passed.append(("x-forwarded-proto", scope.get("scheme", "http")))
+        passed.append((b"x-forwarded-proto", scope.get("scheme", "http").encode()))
     if host and b"x-forwarded-host" not in seen:
-        passed.append(("x-forwarded-host", text_of(host)))
+        passed.append((b"x-forwarded-host", host))
     return passed
 
 
@@ -171,12 +169,12 @@ def _is_ours(name: bytes) -> bool:
     return name.startswith(b"x") and _plain(name).startswith(b"x-fairlead-")
 
 
-def target_of(scope: Mapping[str, Any]) -> str:
+def target_of(scope: Mapping[str, Any]) -> bytes:
     """Write the path and the query as the client did."""
     raw = scope.get("raw_path")
-    path = raw.decode("ascii") if raw else quote(scope["path"], safe="/%:@!$&'()*+,;=~-._")
+    path: bytes = raw or quote(scope["path"], safe="/%:@!$&'()*+,;=~-._").encode()
     query = scope.get("query_string") or b""
-    return f"{path}?{query.decode('ascii')}" if query else path
+    return b"%b?%b" % (path, query) if query else path
 
 
 def trust(networks: Iterable[str]) -> Callable[[str], bool]:

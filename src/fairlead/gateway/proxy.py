@@ -11,15 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
-
-import aiohttp
-import yarl
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.errors import FairleadError, Misuse
 from fairlead.gateway.call import LOOKS, Call, Uploads
+from fairlead.gateway.client import Answer, BadAnswer, Client, Lost, Unconnected
 from fairlead.gateway.forwarding import (
-    BadAnswer,
     request_headers,
     response_headers,
     target_of,
@@ -30,6 +27,7 @@ from fairlead.gateway.responses import Failure, send_failure
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
 
+    from fairlead.gateway.client import Connection, Origin, Pool
     from fairlead.gateway.fleet import Fleet, Outcome
     from fairlead.gateway.settings import Settings
     from fairlead.gateway.upstream import Upstream
@@ -39,13 +37,9 @@ if TYPE_CHECKING:
     Receive = Callable[[], Awaitable[Message]]
     Send = Callable[[Message], Awaitable[None]]
 
-CONNECT_TIMEOUT = 5.0
-KEEPALIVE = 4.0  # less than uvicorn's 5 s, so that the backend is seldom the first to hang up
-LARGEST_HEADER = 64 * 1024
-MOST_HEADERS = 1000
+EXHAUSTED_LOG_INTERVAL = 10.0  # seconds between lines of the log that say so
 HUNG_UP = "the backend hung up before it answered; try again"
-# aiohttp would add them.
-OUR_OWN_HEADERS = ("accept", "accept-encoding", "content-type", "user-agent")
+HUNG_UP_UNSAFE = "the backend hung up before it answered; try again if the request may run twice"
 
 log = logging.getLogger("fairlead.gateway")
 
@@ -59,7 +53,8 @@ class Proxy:
 
     def __init__(self, fleet: Fleet, settings: Settings) -> None:
         self._fleet = fleet
-        self._session: aiohttp.ClientSession | None = None
+        self._client = Client()
+        self._exhausted_until = float("-inf")  # the log has said so
         self._calls: set[Call] = set()
         self.uploads = Uploads()
         self._looking: asyncio.TimerHandle | None = None
@@ -91,9 +86,7 @@ class Proxy:
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        self._client.close()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
@@ -156,34 +149,34 @@ class Proxy:
             raise CutShort(f"{call.upstream} fell silent while it answered")
 
     async def _attempt(self, call: Call, send: Send) -> Failure | None:
-        """Call backends until one answers; relay its answer, or tell why there is none."""
+        """Call backends until one answers; relay its answer, or return why there is none."""
         scope = call.scope
         model = scope.get("fairlead.model")
-        headers = request_headers(
-            scope, self._tenants, self._trusted, keep_underscores=self._keeps_underscores
-        )
-        target = target_of(scope)
+        request = self._request(call)
         tried: list[Upstream] = []
+        failure: Failure | None = None
         while True:
             upstream = self._fleet.next(scope.get("fairlead.place"), model, tried)
             if upstream is None:
-                return _unreachable(tried)
+                return failure or _unreachable(tried)
             tried.append(upstream)
             call.upstream, call.number = upstream.url, upstream.used
             upstream.in_flight += 1
             outcome: Outcome | None = "failed"
             try:
-                response = await self._connect(upstream, call, target, headers)
-                if not isinstance(response, aiohttp.ClientResponse):
-                    if response is not None:
-                        return response
-                    continue
-                try:
-                    failure = await self._relay(upstream, response, call, send)
-                finally:
-                    response.close()  # without effect on a connection whose answer was read to its end
-                if failure is None and call.sent:
-                    outcome = _outcome(response)
+                pool = self._client.pool(upstream.url)
+                connection = await self._ask(upstream, pool, call, request)
+                if isinstance(connection, Failed):
+                    failure = connection.failure
+                    if connection.ours:
+                        outcome = None
+                    if connection.unsent:
+                        continue
+                    return failure
+                answer = connection.answer
+                failure = await self._relay(upstream, pool, connection, call, send)
+                if answer.complete and failure is None:
+                    outcome = _outcome(answer.status, answer.fields)
                 return failure
             except asyncio.CancelledError:
                 if not call.silent:
@@ -194,82 +187,145 @@ class Proxy:
                     self._fleet.tried(upstream, outcome, perf_counter(), call.number)
                 self._fleet.finished(upstream, call.number)
 
-    async def _connect(
-        self, upstream: Upstream, call: Call, target: str, headers: list[tuple[str, str]]
-    ) -> aiohttp.ClientResponse | Failure | None:
-        """Send the request and wait for the answer's headers; None means that another backend may be tried."""
-        call.started_at = perf_counter()  # the loop's clock is too coarse for fast backends
-        try:
-            return await self._client.request(
-                call.scope["method"],
-                yarl.URL(upstream.url + target, encoded=True),
-                headers=headers,
-                data=call.data(),
-                skip_auto_headers=OUR_OWN_HEADERS,
-                allow_redirects=False,
+    def _request(self, call: Call) -> Request:
+        """Write the request, except for what depends on the backend."""
+        scope = call.scope
+        headers = request_headers(
+            scope, self._tenants, self._trusted, keep_underscores=self._keeps_underscores
+        )
+        lines = [b""]
+        length: int | None = None
+        for name, value in headers:
+            if name == b"content-length":
+                length = int(value)
+            else:
+                lines.append(b"%b: %b" % (name, value))
+        framing = call.framing(length)
+        if framing is not None:
+            lines.append(b"%b: %b" % framing)
+        method, target = scope["method"].encode(), target_of(scope)
+        fields = b"\r\n".join(lines)
+        if fields.count(b"\n") >= len(lines) or len((method + target).split()) != 1:
+            raise Misuse("the server in front passed on a request that no client may send")
+        return Request(method, target, fields)
+
+    async def _ask(
+        self, upstream: Upstream, pool: Pool, call: Call, request: Request
+    ) -> Connection | Failed:
+        """Send the request and wait for the head of the answer."""
+        head = request.head(pool.origin)
+        while True:
+            connection = pool.take()
+            kept = connection is not None
+            try:
+                if connection is None:
+                    connection = await pool.connect()
+                answer = Answer(bodiless=request.method == b"HEAD")
+                connection.begin(answer)
+                call.started_at = perf_counter()  # the loop's clock is too coarse for fast backends
+                call.ask(connection, head)
+                while not answer.status:
+                    await connection.more()
+            except Unconnected as error:
+                if error.exhausted:
+                    return self._exhausted(upstream, error)
+                self._fleet.unreachable(upstream, str(error))
+                return Failed(_unreachable([upstream]), unsent=True)
+            except (BadAnswer, Lost) as error:
+                if connection is not None:
+                    connection.abort()
+                unsent = isinstance(error, Lost) and error.unsent
+                if unsent and kept:
+                    continue  # it was closed while it was idle
+                log.warning("upstream %s failed: %s", upstream.url, error)
+                return Failed(_failed(error), unsent=unsent)
+            except BaseException:
+                if connection is not None:
+                    connection.abort()
+                raise
+            return connection
+
+    def _exhausted(self, upstream: Upstream, error: Unconnected) -> Failed:
+        now = perf_counter()
+        if now >= self._exhausted_until:
+            self._exhausted_until = now + EXHAUSTED_LOG_INTERVAL
+            log.error(
+                "cannot connect to upstream %s, which is not its fault: %s; raise the limit of open files "
+                "or lower the number of connections",
+                upstream.url,
+                error,
             )
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            self._fleet.unreachable(upstream, str(error) or type(error).__name__)
-            return None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            log.warning("upstream %s failed: %s", upstream.url, _reason(error))
-            detail = (
-                "the backend hung up before it answered; try again if the request may run twice"
-            )
-            return Failure(502, "upstream_failed", detail)
+        detail = "the gateway has run out of file descriptors or buffers; try again"
+        return Failed(Failure(503, "gateway_exhausted", detail, retry_after=1), ours=True)
 
     async def _relay(
-        self, upstream: Upstream, response: aiohttp.ClientResponse, call: Call, send: Send
+        self, upstream: Upstream, pool: Pool, connection: Connection, call: Call, send: Send
     ) -> Failure | None:
-        status = response.status
+        answer = connection.answer
+        done = False
         try:
-            if not 200 <= status <= 599:
-                raise BadAnswer(f"its status is {status}")
-            headers = response_headers(response.raw_headers, status)
-        except BadAnswer as error:
-            log.warning("upstream %s gave a bad answer: %s", upstream.url, error)
-            return Failure(502, "upstream_failed", f"the backend gave a bad answer: {error}")
-        call.backends_turn = False
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        content = response.content
-        while True:
-            call.moved()
+            status = answer.status
             try:
-                chunk = await content.readany()
-            except (aiohttp.ClientError, OSError, ValueError) as error:
-                log.warning("upstream %s died while it answered: %s", upstream.url, _reason(error))
-                failure = Failure(502, "upstream_failed", HUNG_UP)
-                if not call.sent and await _answered(send, failure, call.scope["path"]):
+                headers = response_headers(answer.fields, status)
+            except BadAnswer as error:
+                log.warning("upstream %s failed: %s", upstream.url, error)
+                return _failed(error)
+            call.waits = False
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            while True:
+                if not (answer.parts or answer.complete):
+                    call.moved()
+                    try:
+                        await connection.more()
+                    except (BadAnswer, Lost) as error:
+                        log.warning("upstream %s died while it answered: %s", upstream.url, error)
+                        failure = Failure(502, "upstream_failed", HUNG_UP)
+                        if not call.sent and await _answered(send, failure, call.scope["path"]):
+                            return None
+                        raise CutShort(f"{upstream.url} died while it answered") from None
+                    continue
+                call.waits = False
+                chunk, last = answer.take(), answer.complete
+                if not call.sent and status < 500 and status != 429:
+                    now = perf_counter()
+                    self._fleet.answered(upstream, now - call.started_at, now, call.number)
+                call.sent = True
+                call.ending = last
+                if last:
+                    done = True
+                    pool.give(connection)
+                await send({"type": "http.response.body", "body": chunk, "more_body": not last})
+                if last:
                     return None
-                raise CutShort(f"{upstream.url} died while it answered") from None
-            call.backends_turn = False
-            if not call.sent and status < 500 and status != 429:
-                now = perf_counter()
-                self._fleet.answered(upstream, now - call.started_at, now, call.number)
-            call.sent = True
-            call.ending = last = not chunk or content.at_eof()
-            await send({"type": "http.response.body", "body": chunk, "more_body": not last})
-            if last:
-                return None
+        finally:
+            if not done:
+                connection.abort()
 
-    @property
-    def _client(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                # Admission decides how many calls there are, not the connector.
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE),
-                auto_decompress=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=False,
-                max_line_size=LARGEST_HEADER,
-                max_field_size=LARGEST_HEADER,
-                max_headers=MOST_HEADERS,
-                # How long an answer takes is between the client and the model.
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
-            )
-            # It would send a GET again after the backend has seen it.
-            self._session._retry_connection = False
-        return self._session
+
+class Request(NamedTuple):
+    """A request as it is written to any backend."""
+
+    method: bytes
+    target: bytes
+    fields: bytes
+
+    def head(self, origin: Origin) -> bytes:
+        """Write the head for one backend."""
+        return b"%b %b%b HTTP/1.1\r\nhost: %b%b\r\n\r\n" % (
+            self.method,
+            origin.prefix,
+            self.target,
+            origin.authority,
+            self.fields,
+        )
+
+
+class Failed(NamedTuple):
+    """Why a backend gave no answer."""
+
+    failure: Failure
+    unsent: bool = False  # not a byte of the request
+    ours: bool = False  # not the backend's fault
 
 
 async def _answered(send: Send, failure: Failure, path: str) -> bool:
@@ -281,17 +337,17 @@ async def _answered(send: Send, failure: Failure, path: str) -> bool:
     return True
 
 
-def _reason(error: Exception) -> str:
-    """Write an error for the log, on one line and without the URL, whose query may hold a secret."""
-    if isinstance(error, aiohttp.ClientResponseError):
-        return repr(error.message)
-    return str(error) or type(error).__name__
+def _failed(error: BadAnswer | Lost) -> Failure:
+    if isinstance(error, BadAnswer):
+        return Failure(502, "upstream_failed", f"the backend gave a bad answer: {error}")
+    return Failure(502, "upstream_failed", HUNG_UP_UNSAFE)
 
 
-def _outcome(response: aiohttp.ClientResponse) -> Outcome:
-    if response.status < 500:
+def _outcome(status: int, fields: list[tuple[bytes, bytes]]) -> Outcome:
+    if status < 500:
         return "ok"
-    return "full" if response.status == 503 and "retry-after" in response.headers else "error"
+    full = status == 503 and any(name == b"retry-after" for name, _ in fields)
+    return "full" if full else "error"
 
 
 def _unreachable(tried: list[Upstream]) -> Failure:
