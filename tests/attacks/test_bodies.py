@@ -139,7 +139,7 @@ def test_uploads_fill_no_memory_and_another_tenant_is_answered_at_once(kind, add
             before = most = memory(pid)
             flood = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", FLOOD, str(port), str(CONNECTIONS), str(SENT), str(addresses),
-                "/v1/chat/completions", "30" if FULL else "2",
+                "/v1/chat/completions", "15" if FULL else "2",
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             )  # fmt: skip
             assert flood.stdout is not None

@@ -13,6 +13,7 @@ from fairlead.gateway import priority
 from fairlead.gateway.held import HeldBytes
 from fairlead.gateway.loading import Loaded, load
 from fairlead.gateway.metrics import Metrics
+from fairlead.gateway.pile import Turns
 from fairlead.gateway.pool import Pool, Tuning
 from fairlead.gateway.reservations import ONLY, gate_name
 from fairlead.gateway.settings import KEEPS
@@ -93,6 +94,7 @@ class Admission:
         self.ceilings: dict[str, int] = {}
         loaded = config if isinstance(config, Loaded) else load(config)
         self.held = HeldBytes(loaded.settings.limits.held_bytes)
+        self.turns = Turns()  # of bodies that are read
         self.metrics = Metrics(self)
         self.sharing: Sharing | None = None
         if loaded.settings.shared_capacity is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.core.ticket import MOVED, WAITING
 from fairlead.gateway.held import Upload
 from fairlead.gateway.memory import give_back
+from fairlead.gateway.pile import SMALL, Pile
 from fairlead.gateway.responses import Failure
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from fairlead.gateway.exchange import Exchange
 
 BODY = "fairlead.body"  # in the scope of a request with a body: the `Body`
-SMALL = 16 * 1024  # bytes of a piece that is put together with the next
 WINDOW = 10.0  # seconds of waiting for the client over which the speed of an upload is measured
 
 
@@ -42,8 +42,10 @@ class Body(Upload):
         "_asked_at",
         "_came",
         "_demanded",
+        "_large",
         "_loop",
-        "_pieces",
+        "_paused",
+        "_pile",
         "_pump",
         "_reader",
         "_receive",
@@ -65,7 +67,9 @@ class Body(Upload):
         super().__init__(exchange.asker.who.key, self._loop.time())
         self._admission = admission
         self._receive = exchange.raw_receive
-        self._pieces: list[bytes | bytearray] = []  # that were read and not handed on
+        self._pile = Pile()  # of bytes that were read and not handed on
+        self._large = False  # the last piece: the next may be so too
+        self._paused = False  # the server, since then
         self._unread = False  # by the application: something of the body, or its end, has come
         self._pump: asyncio.Task[None] | None = None
         self._reader: asyncio.Task[Any] | None = None  # that waits for the client
@@ -89,19 +93,13 @@ class Body(Upload):
     async def read(self, most: float) -> None:
         """Read all of the body, or until `most` bytes of it are there."""
         while not (self.whole or self.gone) and self.limit - self.left < most:
-            message = await self._next()
-            if message is not None:
-                self._take(message)
+            # No name for the message: while the next is awaited, no other would let go of this one.
+            self._take(await self._next())
             self._check()
 
     def content(self) -> bytes:
         """Return the bytes that were read and not handed on."""
-        pieces = self._pieces
-        if len(pieces) != 1:
-            whole = b"".join(pieces)
-            pieces[:] = [whole] if whole else []
-            return whole
-        return bytes(pieces[0])  # no copy but of a small one
+        return self._pile.read()
 
     def read_ahead(self, exchange: Exchange) -> None:
         """Read while the request waits."""
@@ -111,14 +109,16 @@ class Body(Upload):
 
     async def _read_ahead(self, exchange: Exchange) -> None:
         while exchange.state is WAITING and (self.whole or self._admission.held.spacious(self)):
-            self._take(await self._receive())
+            self._take(await self._ask())
             if self.gone:
                 self._leave_queue()
             if self.gone or self.failure is not None:
                 return
 
     def _take(self, message: Any) -> None:
-        """Add a message to the bytes that were read."""
+        """Add a message to the bytes that were read; None adds nothing."""
+        if message is None:
+            return
         if message["type"] == "http.disconnect":
             self.gone = True
             return
@@ -130,19 +130,13 @@ class Body(Upload):
                 return
             if not self.holds_slot and not held.take(self, len(piece), self._loop.time()):
                 return  # `cut` has said why
-            self._add(piece)
+            if held.swelled():
+                self._loop.call_soon(give_back)  # reading left holes in the heap
+            self._pile.add(piece, last=not message.get("more_body", False))
+            self._large = len(piece) > SMALL
         if not message.get("more_body", False):
             self.whole = True
             held.complete(self, self._loop.time())
-
-    def _add(self, piece: bytes) -> None:
-        last = self._pieces[-1] if self._pieces else None
-        if len(piece) >= SMALL:
-            self._pieces.append(bytes(piece))
-        elif isinstance(last, bytearray) and len(last) < SMALL:
-            last += piece
-        else:  # many small pieces take no more than their bytes
-            self._pieces.append(bytearray(piece) if last is not None else bytes(piece))
 
     def _too_long(self, piece: bytes) -> bool:
         self.left -= len(piece)
@@ -183,8 +177,7 @@ class Body(Upload):
         return message
 
     def _hand_on(self) -> Any:
-        content = self.content()
-        self._pieces.clear()
+        content = self._pile.take()
         self._unread = False
         if self.keeps and self.whole:
             self.kept = content
@@ -215,7 +208,7 @@ class Body(Upload):
             if self._pump is not None and not self._pump.done():
                 await asyncio.wait([self._pump])  # one read is still out; it must not be lost
                 return None
-            return await self._receive()
+            return await self._ask()
         except asyncio.CancelledError:
             if self.failure is not None and reader.uncancel() <= before:
                 raise BodyRefused(self.failure) from None
@@ -225,6 +218,26 @@ class Body(Upload):
             if self._asked_at is not None:
                 self._demanded += self._loop.time() - self._asked_at
                 self._asked_at = None
+
+    async def _ask(self) -> Any:
+        """Ask the server for a message; where the last was large, in turn with others.
+
+        A server reads on when it is asked, and pauses after a large message that it had to wait for.  Before one that
+        was there already it has begun to read the next: that has to be taken at once.
+        """
+        if not self._large or self.holds_slot:
+            return await self._receive()
+        if self._paused:
+            await self._admission.turns.wait(self._loop)
+        self._paused = False
+        waited = self._loop.call_soon(self._note_wait)
+        try:
+            return await self._receive()
+        finally:
+            waited.cancel()
+
+    def _note_wait(self) -> None:
+        self._paused = True
 
     def _measure(self) -> None:
         if self._timer is None:
@@ -287,7 +300,7 @@ class Body(Upload):
 
     def _let_go(self) -> None:
         self._stop_timer()
-        self._pieces.clear()
+        self._pile.clear()
         self.kept, self._unread = None, False
         held = self._admission.held
         held.release(self)

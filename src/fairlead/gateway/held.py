@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
 PARTS = 4  # a holder may have one of so many
-MUCH = 16 * 1024 * 1024  # bytes that are worth giving back to the system
+MUCH = 16 * 1024 * 1024  # bytes for which it is worth to look for free memory
 
 
 class Upload:
@@ -60,6 +60,7 @@ class HeldBytes:
         self.bound = bound
         self.held = 0
         self.most = 0  # since the last ebb
+        self._swelled = 0  # what was held when that was last told
         self.accounts: dict[Hashable, Account] = {}
 
     @property
@@ -159,5 +160,12 @@ class HeldBytes:
         """Whether much was held and most of it is no more; true once for each flood."""
         if self.most < MUCH or self.held * PARTS > self.most:
             return False
-        self.most = self.held
+        self.most = self._swelled = self.held
+        return True
+
+    def swelled(self) -> bool:
+        """Whether much more is held than ever in this flood; true once for each step."""
+        if self.held < self._swelled + MUCH:
+            return False
+        self._swelled = self.held
         return True

@@ -287,6 +287,7 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         if self._in_body and CLOSING in self.cycle.scope:
             self._deaf = True
+            self.cycle.body.clear()
             self._stop_timers()
             self._unset_keepalive_if_required()
             self._close_softly()
