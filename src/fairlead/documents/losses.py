@@ -72,7 +72,7 @@ def losses(before: Any, after: Any, keeps: Keeps) -> tuple[Loss, ...]:
 
     >>> point = (Keep(("points", EACH), "the control point"), Keep(("points", EACH), "its last limit", ("quota",)))
     >>> before = {"points": {"a": {"quota": 1}, "b": {"quota": 1}, "c": {"quota": 1}}}
-    >>> after = {"points": {"a": {"quota": 2}, "b": {}}}
+    >>> after = {"points": {"a": {"quota": 2}, "b": {"quota": None}}}
     >>> [loss.path for loss in losses(before, after, point)]
     ['points.c', 'points.b.quota']
     """
