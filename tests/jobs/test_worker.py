@@ -14,6 +14,7 @@ import pytest
 
 from fairlead.errors import Misuse, StoreError, StoreUnavailable
 from fairlead.jobs.context import current_job
+from fairlead.jobs.executors.base import Lost
 from fairlead.jobs.executors.local import MOST_DRIVERS
 from tests.jobs import calls
 from tests.jobs.desk import Desk, crew_of, tasks_of
@@ -811,3 +812,22 @@ def test_a_job_that_does_nothing_costs_little(caplog):
     with caplog.at_level(logging.ERROR):
         cost = asyncio.run(scene())
     assert cost < 100e-6, f"{cost * 1e6:.1f} µs"  # 10 on a quiet machine
+
+
+def test_a_call_that_is_lost_with_its_node_is_handed_back_with_the_reason_and_at_no_cost():
+    async def scene():
+        desk = Desk()
+        crew = crew_of(desk, TASKS, {"kind": "threads", "slots": 1})
+        # What a cluster's runner does when the cluster says that the node is gone.
+        runner = crew._lanes["x"].runner
+        runner.run = lambda call: call.end(Lost("node 7 of the cluster is gone"))  # type: ignore[method-assign]
+        await crew.start()
+        claimed = desk.claim(crew.workers["x"], "nothing", attempts=1, retries=1, crashes=2)
+        crew.dispatch([claimed])
+        (ending,) = await desk.ended(claimed)
+        assert (ending.state, ending.attempts, ending.crashes) == ("retry", 1, 2)
+        assert ending.delay == 0.05  # of `poll`: what is gone may not be back yet
+        assert json.loads(ending.error)["message"] == "node 7 of the cluster is gone"
+        await crew.stop()
+
+    asyncio.run(scene())

@@ -79,9 +79,9 @@ def cancelled(job: Held, *, ran: float | None = None) -> Ending:
     )
 
 
-def handed_back(job: Held, *, delay: float = 0.0) -> Ending:
-    """Its worker has to stop, never took it, or does not know its task; it costs no attempt."""
-    return _ending(job, RETRY, delay=delay)
+def handed_back(job: Held, *, delay: float = 0.0, error: str | None = None) -> Ending:
+    """Its worker has to stop, was lost, never took it, or does not know its task; it costs neither attempt nor crash."""
+    return _ending(job, RETRY, delay=delay, error=error)
 
 
 def crashed(job: Held, max_crashes: int) -> Ending:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import Misuse, StoreUnavailable
 from fairlead.jobs import endings
-from fairlead.jobs.executors.base import Crashed, Raised, Returned, Stopped
+from fairlead.jobs.executors.base import Crashed, Lost, Raised, Returned, Stopped
 from fairlead.jobs.executors.kinds import runner_of
 from fairlead.jobs.flushing import Flusher
 from fairlead.jobs.lanes import CANCEL, HAND_BACK, LOST, TIMEOUT, Lane, LiveCall
@@ -414,6 +414,11 @@ class Crew:
         if isinstance(outcome, Crashed) and why is None:
             log.warning("job %s (%s) crashed: %s", call.job.id, claimed.task, outcome.reason)
             return endings.crashed(claimed, self._max_crashes)
+        if isinstance(outcome, Lost) and why is None:
+            log.warning("job %s (%s) is handed back: %s", call.job.id, claimed.task, outcome.reason)
+            return endings.handed_back(
+                claimed, delay=self._poll, error=error_json("WorkerLost", outcome.reason)
+            )
         return endings.handed_back(claimed)
 
     async def _finish(self, batch: list[Ending]) -> Finished:

@@ -1,7 +1,7 @@
 """What an executor is: where calls run, how many at once, and how one is begun, stopped and ended.
 
 A `Runner` begins calls and ends each of them once, on the loop it was started on, with an outcome: it returned, it
-raised, it crashed (what ran it died), or it was stopped.  Nothing a call does reaches further than its own outcome.
+raised, it crashed (what ran it died), it was lost (with a node or a cluster), or it was stopped.  Nothing a call does reaches further than its own outcome.
 What follows from an outcome is not the runner's business.
 """
 
@@ -151,13 +151,19 @@ class Crashed(NamedTuple):
     reason: str
 
 
+class Lost(NamedTuple):
+    """The host, node or cluster that ran the call is gone, by its own account and not by the job's doing."""
+
+    reason: str
+
+
 class Stopped(NamedTuple):
     """The call ended because it was told to, or goes on where nobody can stop it."""
 
     abandoned: str = ""  # what still runs, if anything
 
 
-Outcome = Returned | Raised | Crashed | Stopped
+Outcome = Returned | Raised | Crashed | Lost | Stopped
 
 
 class Call(Protocol):
