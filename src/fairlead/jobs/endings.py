@@ -80,7 +80,7 @@ def cancelled(job: Held, *, ran: float | None = None) -> Ending:
 
 
 def handed_back(job: Held, *, delay: float = 0.0, error: str | None = None) -> Ending:
-    """Its worker has to stop, was lost, never took it, or does not know its task; it costs neither attempt nor crash."""
+    """Its worker stops, was lost, never took it, or does not know its task: that costs no attempt, and no crash."""
     return _ending(job, RETRY, delay=delay, error=error)
 
 

@@ -1,8 +1,8 @@
 """What an executor is: where calls run, how many at once, and how one is begun, stopped and ended.
 
-A `Runner` begins calls and ends each of them once, on the loop it was started on, with an outcome: it returned, it
-raised, it crashed (what ran it died), it was lost (with a node or a cluster), or it was stopped.  Nothing a call does reaches further than its own outcome.
-What follows from an outcome is not the runner's business.
+A `Runner` begins calls and ends each of them once, on the loop it was started on, with an outcome: the call returned,
+raised, crashed (what ran it died), was lost (with a node or a cluster), or was stopped.  Nothing a call does reaches
+further than its own outcome.  What follows from an outcome is not the runner's business.
 """
 
 from __future__ import annotations
