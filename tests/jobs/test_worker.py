@@ -827,7 +827,7 @@ def test_a_call_that_is_lost_with_its_node_is_handed_back_with_the_reason_and_at
         (ending,) = await desk.ended(claimed)
         assert (ending.state, ending.attempts, ending.crashes) == ("retry", 1, 2)
         assert ending.delay == 0.05  # of `poll`: what is gone may not be back yet
-        assert json.loads(ending.error)["message"] == "node 7 of the cluster is gone"
+        assert json.loads(ending.error or "{}")["message"] == "node 7 of the cluster is gone"
         await crew.stop()
 
     asyncio.run(scene())
