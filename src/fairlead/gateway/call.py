@@ -124,6 +124,11 @@ class Call:
             return (b"transfer-encoding", b"chunked")
         return (b"content-length", b"%d" % length)
 
+    @property
+    def whole(self) -> bool:
+        """Whether the body is in hand, and can be written again."""
+        return self._whole is not None
+
     def ask(self, connection: Connection, head: bytes) -> None:
         """Write the request, as far as it has arrived; the rest follows by itself."""
         self._connection = connection

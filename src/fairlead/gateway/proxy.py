@@ -22,14 +22,15 @@ from fairlead.gateway.forwarding import (
     target_of,
     trust,
 )
-from fairlead.gateway.responses import Failure, send_failure
+from fairlead.gateway.responses import Failure, own_path, send_failure
+from fairlead.gateway.retries import Budget, is_safe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
 
     from fairlead.gateway.client import Connection, Origin, Pool
     from fairlead.gateway.fleet import Fleet, Outcome
-    from fairlead.gateway.settings import Settings
+    from fairlead.gateway.settings import RetriedOn, Settings
     from fairlead.gateway.upstream import Upstream
 
     Scope = MutableMapping[str, Any]
@@ -54,6 +55,7 @@ class Proxy:
     def __init__(self, fleet: Fleet, settings: Settings) -> None:
         self._fleet = fleet
         self._client = Client()
+        self._budget = Budget(settings.retries.budget)
         self._exhausted_until = float("-inf")  # the log has said so
         self._calls: set[Call] = set()
         self.uploads = Uploads()
@@ -65,6 +67,8 @@ class Proxy:
         self._tenants = settings.tenants
         self._trusted = trust(settings.tenants.trusted_proxies)
         self._patience = settings.upstream_timeout
+        self._retries = settings.retries
+        self._budget.share = settings.retries.budget
         self._keeps_underscores = settings.underscore_headers == "keep"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -153,12 +157,12 @@ class Proxy:
         scope = call.scope
         model = scope.get("fairlead.model")
         request = self._request(call)
+        place = scope.get("fairlead.place")
+        self._budget.count(perf_counter())
         tried: list[Upstream] = []
-        failure: Failure | None = None
-        while True:
-            upstream = self._fleet.next(scope.get("fairlead.place"), model, tried)
-            if upstream is None:
-                return failure or _unreachable(tried)
+        upstream = self._fleet.next(place, model, tried)
+        while upstream is not None:
+            another: Upstream | None = None
             tried.append(upstream)
             call.upstream, call.number = upstream.url, upstream.used
             upstream.in_flight += 1
@@ -167,13 +171,25 @@ class Proxy:
                 pool = self._client.pool(upstream.url)
                 connection = await self._ask(upstream, pool, call, request)
                 if isinstance(connection, Failed):
-                    failure = connection.failure
                     if connection.ours:
                         outcome = None
-                    if connection.unsent:
-                        continue
-                    return failure
+                    elif connection.why is not None and self._repeats(
+                        connection.why, call, len(tried), unsent=connection.unsent
+                    ):
+                        another = self._fleet.next(place, model, tried)
+                        if another is None and connection.why == "reset":
+                            another = upstream  # a new connection may do
+                    if another is None:
+                        return connection.failure
+                    continue
                 answer = connection.answer
+                outcome = _outcome(answer.status, answer.fields)
+                if outcome != "ok" and self._repeats(answer.status, call, len(tried)):
+                    another = self._fleet.next(place, model, tried)
+                    if another is not None:
+                        connection.abort()
+                        continue
+                outcome = "failed"
                 failure = await self._relay(upstream, pool, connection, call, send)
                 if answer.complete and failure is None:
                     outcome = _outcome(answer.status, answer.fields)
@@ -186,6 +202,16 @@ class Proxy:
                 if outcome is not None:
                     self._fleet.tried(upstream, outcome, perf_counter(), call.number)
                 self._fleet.finished(upstream, call.number)
+                upstream = another
+        return _unreachable(tried)
+
+    def _repeats(self, why: int | str, call: Call, tries: int, *, unsent: bool = False) -> bool:
+        """Return whether a failed try may be repeated; count it if so."""
+        retries, scope = self._retries, call.scope
+        if tries >= retries.attempts or why not in retries.on:
+            return False
+        safe = call.whole and is_safe(retries, scope["method"], own_path(scope))
+        return (unsent or safe) and self._budget.spend(perf_counter())
 
     def _request(self, call: Call) -> Request:
         """Write the request, except for what depends on the backend."""
@@ -230,7 +256,7 @@ class Proxy:
                 if error.exhausted:
                     return self._exhausted(upstream, error)
                 self._fleet.unreachable(upstream, str(error))
-                return Failed(_unreachable([upstream]), unsent=True)
+                return Failed(_unreachable([upstream]), unsent=True, why="connect")
             except (BadAnswer, Lost) as error:
                 if connection is not None:
                     connection.abort()
@@ -238,7 +264,9 @@ class Proxy:
                 if unsent and kept:
                     continue  # it was closed while it was idle
                 log.warning("upstream %s failed: %s", upstream.url, error)
-                return Failed(_failed(error), unsent=unsent)
+                return Failed(
+                    _failed(error), unsent=unsent, why="reset" if isinstance(error, Lost) else None
+                )
             except BaseException:
                 if connection is not None:
                     connection.abort()
@@ -326,6 +354,7 @@ class Failed(NamedTuple):
     failure: Failure
     unsent: bool = False  # not a byte of the request
     ours: bool = False  # not the backend's fault
+    why: RetriedOn | None = None  # it may be repeated
 
 
 async def _answered(send: Send, failure: Failure, path: str) -> bool:

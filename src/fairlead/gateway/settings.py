@@ -256,6 +256,18 @@ class Outliers(Model):
         return self
 
 
+RetriedOn = Literal["connect", "reset", 502, 503, 504]
+
+
+class Retries(Model):
+    """Which failed tries are repeated on another backend."""
+
+    attempts: Annotated[int, Field(strict=True, ge=1, le=10)] = 2
+    on: list[RetriedOn] = ["connect", "reset", 502, 503, 504]
+    budget: Share = 0.1
+    inference: Flag = True
+
+
 class Admin(Model):
     """The port for operators."""
 
@@ -316,6 +328,7 @@ class Settings(Model):
     limits: GatewayLimits = GatewayLimits()
     health: Health = Health()
     outliers: Outliers = Outliers()
+    retries: Retries = Retries()
     capacity: Slots | None = None
     pool_by: Literal["model"] | None = None
     shared_capacity: SharedCapacity | None = None
