@@ -24,6 +24,22 @@ def test_now_shows_room_reservations_queues_and_who_waits_and_why(page, server):
     expect(waiting).to_contain_text("24 slots are in use")
 
 
+def test_an_outage_is_seen(page, server):
+    opened(page, server)
+    page.get_by_role("button", name="gateway/default").click()
+    backends = table(page, "Backends of gateway/default")
+    expect(backends).to_contain_text("healthy")
+    server.world.outage = "no backend is up, of 1"
+    expect(page.get_by_role("button", name="gateway/default")).to_contain_text(
+        "degraded: no backend is up, of 1"
+    )
+    expect(page.locator(".doors")).to_contain_text("degraded")
+    expect(backends).to_contain_text("unhealthy")
+    expect(backends).to_contain_text("it is unreachable: connection refused")
+    server.world.outage = None
+    expect(page.locator(".doors")).not_to_contain_text("degraded")
+
+
 def test_figures_follow_the_stream_of_events(page, server):
     opened(page, server)
     slots = page.locator(".kpi", has_text="slots in use")

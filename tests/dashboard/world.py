@@ -17,6 +17,22 @@ PLANNERS = [
 ]
 
 
+def backends(t: float, *, down: bool) -> list[dict[str, Any]]:
+    """Show the backend of the gateway as its fleet does."""
+    failure = {"at": t, "what": "it is unreachable: connection refused"}
+    return [
+        {
+            "url": "http://10.0.0.1:9001",
+            "state": "unhealthy" if down else "healthy",
+            "in_flight": 0,
+            "capacity": 24,
+            "tries": 4000,
+            "errors": 3 if down else 0,
+            "last_failure": failure if down else None,
+        }
+    ]
+
+
 class World:
     """What the fake server tells; `look(t)` makes the snapshot of a moment."""
 
@@ -28,6 +44,7 @@ class World:
         self.snapshots: list[dict[str, Any]] = []
         self.decisions: list[dict[str, Any]] = []
         self.slots = SLOTS
+        self.outage: str | None = None  # why the gateway has no backend
         self.weights = dict.fromkeys(TENANTS, 1.0) | {"acme": 2.0}
         self.runs = runs(time.time() if now is None else now)
         self.text = CONFIG
@@ -55,10 +72,18 @@ class World:
                 most=1.5,  # a partition has one call at a time, and there are six
             ),
         ]
+        shown[0] |= {"degraded": self.outage, "backends": backends(t, down=self.outage is not None)}
         jobs = shown[2]
         snapshot = {
             "seq": self.seq,
             "t": t,
+            "doors": [
+                {
+                    "name": "gateway",
+                    "state": "degraded" if self.outage else "running",
+                    "reason": self.outage,
+                }
+            ],
             "gates": shown,
             "jobs": {
                 "ready": sum(one["waiting"] for one in jobs["classes"]),

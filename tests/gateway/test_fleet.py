@@ -527,6 +527,12 @@ class TestBackendsThatFail:
         assert one.describe()["state"] == "healthy"
         assert {fleet.choose(None) for _ in range(10)} == {one, two}
 
+    def test_say_what_was_first_known_of_their_failure(self):
+        fleet, _, (one, _) = self.fleet()
+        fleet.unreachable(one, "connection refused")
+        fleet.tried(one, "failed", perf_counter())
+        assert one.describe()["last_failure"]["what"] == "it is unreachable: connection refused"
+
     def test_are_not_probed_by_a_request_that_has_failed_elsewhere(self, monkeypatch):
         now = 100.0
         monkeypatch.setattr("fairlead.gateway.fleet.perf_counter", lambda: now)

@@ -285,7 +285,8 @@ class Fleet:
         peers: list[Record] = []
         if outcome in FAULTS:
             self._weigh_at = 0.0
-            upstream.failed(WORDS[outcome])
+            if upstream.healthy:  # else it is known better why
+                upstream.failed(WORDS[outcome])
             peers = [one.record for one in self._pool_with(upstream) if one.usable]
         if self._outliers.tried(record, outcome, now, number, peers):
             if record.ejected:
