@@ -203,6 +203,7 @@ class Fake:
                     "kind": name,
                     "state": "running",
                     "detail": "",
+                    "reason": None,
                     "gates": [gate],
                     "links": {},
                 }

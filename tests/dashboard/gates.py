@@ -92,6 +92,10 @@ def gate(
             "evicted": 7,
             "promoted": 188,
             "withdrawn": 66,
+            "moved": 0,
+            "failed": 0,
+            "disconnected": 0,
+            "lost": 0,
             "completed": 412_004 + seq * 31 - 7 - used,
         },
     }

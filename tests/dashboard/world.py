@@ -29,6 +29,11 @@ def backends(t: float, *, down: bool) -> list[dict[str, Any]]:
             "tries": 4000,
             "errors": 3 if down else 0,
             "last_failure": failure if down else None,
+            "back_at": None,
+            "capacity_from": "configuration",
+            "health": "/health",
+            "models": None,
+            "added_by": "file",
         }
     ]
 
