@@ -132,8 +132,8 @@ def test_a_rank_without_a_class_is_refused_and_named():
     assert app.snapshot()["topics"]["chats"]["rank"] == 1
 
 
-@pytest.mark.parametrize("consumer", [Orders(), object, "Orders", None, Consumer])
-def test_a_consumer_is_a_class_with_consume(consumer):
+@pytest.mark.parametrize("consumer", [object, object(), "Orders", None, Consumer, Consumer()])
+def test_a_consumer_has_consume(consumer):
     with pytest.raises(ConfigError, match="orders"):
         StreamApp(**GOOD).topic("orders", consumer)
 

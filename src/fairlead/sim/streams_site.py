@@ -21,12 +21,13 @@ from fairlead.documents.values import Flag, Model
 from fairlead.errors import ConfigError
 from fairlead.sim.site import SimTicket, Site
 from fairlead.streams.broker import Batch, Tp
-from fairlead.streams.consumer import Consumer, Shape
+from fairlead.streams.consumer import Consumer
 from fairlead.streams.gating import GateScheduler
 from fairlead.streams.holdings import Holding
 from fairlead.streams.jobs import CONSUMPTION, Job
 from fairlead.streams.queue import JobsQueue
 from fairlead.streams.settings import DEFAULT_BATCH, MOST_MESSAGES, Topic
+from fairlead.streams.shapes import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

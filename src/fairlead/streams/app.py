@@ -18,7 +18,7 @@ from fairlead.streams.snapshots import snapshot_of
 from fairlead.streams.statistics import Statistics, statistics_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import FrameType
 
     from fairlead.core import Capacity, Policy
@@ -86,8 +86,13 @@ class StreamApp:
         self._asked: SimpleQueue[None] = SimpleQueue()
         self._lock = threading.Lock()
 
-    def topic(self, name: str, consumer: type[Consumer], **options: Any) -> None:
-        """Consume a topic.
+    def topic(
+        self,
+        name: str,
+        consumer: type[Consumer] | Consumer | Callable[[], Consumer],
+        **options: Any,
+    ) -> None:
+        """Consume a topic, by a class, a partial of one, a function that makes consumers, or one instance for all.
 
         Options: priority (0–100, default 50), weight, long_running, parallel_by, batch_size, max_retries,
         retry_backoff, dead_letter, subscription_group, rank.

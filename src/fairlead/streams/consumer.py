@@ -1,27 +1,36 @@
-"""The consumer a user writes: one instance per partition held, called by workers."""
+"""The consumer a user writes: one instance for each partition held, or one for all of them, called by workers."""
 
 from __future__ import annotations
 
-import inspect
+from contextvars import ContextVar
 from math import inf
-from typing import TYPE_CHECKING, Any
-
-from fairlead.errors import ConfigError
-from fairlead.streams.jobs import Kind
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
-    from fairlead.streams.broker import Message
+    from fairlead.streams.broker import Message, Tp
     from fairlead.streams.holdings import Holding
 
-CALLS = {
-    Kind.CONSUMPTION: "consume",
-    Kind.REVOCATION: "revoked",
-    Kind.SHUTDOWN: "shutdown",
-    Kind.PERIODIC: "tick",
-    Kind.EOFED: "eofed",
-}
+called: ContextVar[Holding | None] = ContextVar("fairlead_stream_call", default=None)
+"""The partition whose call runs in this context: an instance may be shared by several."""
+
+Value = TypeVar("Value")
+
+
+class _OfPartition(Generic[Value]):
+    """An attribute read from the partition of the call, else from the partition of the instance.
+
+    It has no setter, so that a consumer's own attribute of that name counts.
+    """
+
+    def __init__(self, read: Callable[[Tp], Value], default: Value) -> None:
+        self._read = read
+        self._default = default
+
+    def __get__(self, consumer: Consumer | None, owner: type[Consumer]) -> Value:
+        tp = None if consumer is None else consumer._place
+        return self._default if tp is None else self._read(tp)
 
 
 class Consumer:
@@ -30,6 +39,9 @@ class Consumer:
     There is one instance for each partition while it is held, made when its first records come.  Its methods are
     never called beside each other, except `consume` of a topic with `parallel_by`.  Records count as done when
     `consume` returns; if it raises, they are tried again.
+
+    `app.topic` accepts the class, a `functools.partial` of it, a function that makes one for each partition, or an
+    instance.  An instance serves all partitions of its topic, so its methods may run beside each other.
 
     With `processes = True`, `consume` runs in a process of its own: for work that keeps a core busy.  The class has
     to be importable there, and what it keeps in `self` stays there.
@@ -41,9 +53,10 @@ class Consumer:
     """
 
     processes = False
-    topic = ""
-    partition = -1
+    topic = _OfPartition[str](lambda tp: tp.topic, "")
+    partition = _OfPartition[int](lambda tp: tp.partition, -1)
     _holding: Holding | None = None
+    _tp: Tp | None = None  # in a process of its own, where there is no holding
 
     def consume(self, messages: Sequence[Message]) -> Any:
         """Work on records of one partition, in order."""
@@ -76,31 +89,10 @@ class Consumer:
     @property
     def lost(self) -> bool:
         """Whether the partition is gone by now: nothing that is done from here on will be committed."""
-        return self._holding is not None and self._holding.lost
+        holding = called.get() or self._holding
+        return holding is not None and holding.lost
 
-
-class Shape:
-    """What is known of a consumer class once: which methods it has, and which of them are coroutines."""
-
-    def __init__(self, consumer: type[Consumer]) -> None:
-        self.consumer = consumer
-        self.processes = consumer.processes
-        self.ticks = self._own("tick")
-        self.eofs = self._own("eofed")
-        self.describes = any(map(self._own, ("tenant", "cost", "deadline")))
-        self.methods = {kind: name for kind, name in CALLS.items() if self._own(name)}
-        for name in self.methods.values():
-            written = getattr(consumer, name)
-            if inspect.isgeneratorfunction(written) or inspect.isasyncgenfunction(written):
-                raise ConfigError(
-                    f"{consumer.__name__}.{name} has a yield in it, so to call it would run nothing; "
-                    "write it without"
-                )
-        self.coroutines = {
-            kind
-            for kind, name in self.methods.items()
-            if inspect.iscoroutinefunction(getattr(consumer, name))
-        }
-
-    def _own(self, name: str) -> bool:
-        return getattr(self.consumer, name) is not getattr(Consumer, name)
+    @property
+    def _place(self) -> Tp | None:
+        holding = called.get() or self._holding
+        return self._tp if holding is None else holding.tp

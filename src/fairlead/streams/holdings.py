@@ -166,9 +166,9 @@ class Holding:
         if self._consumer is None:
             with self._making:
                 if self._consumer is None:
-                    made = self.topic.shape.consumer()
-                    made.topic, made.partition = self.tp
-                    made._holding = self
+                    made = self.topic.shape.make()
+                    if not self.topic.shape.shared:
+                        object.__setattr__(made, "_holding", self)  # its class may be frozen
                     self._consumer = made
         return self._consumer
 

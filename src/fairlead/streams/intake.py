@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from fairlead.config import error_text
 from fairlead.streams.broker import Batch
 from fairlead.streams.burials import Burials
+from fairlead.streams.consumer import called
 from fairlead.streams.jobs import CONSUMPTION, Job, Kind
 
 if TYPE_CHECKING:
@@ -210,6 +211,7 @@ class Intake:
         return jobs
 
     def _describe(self, job: Job) -> None:
+        before = called.set(job.holding)
         try:
             consumer = job.holding.consumer
             job.tenant = consumer.tenant(job.messages)
@@ -223,6 +225,8 @@ class Intake:
         except Exception as error:
             job.tenant, job.cost, job.deadline = job.topic, len(job.messages), inf
             log.error("%s could not describe a batch: %r", job.topic, error, exc_info=error)
+        finally:
+            called.reset(before)
 
     def _offer(self, jobs: list[Job]) -> None:
         self._queue.give(jobs)

@@ -190,7 +190,7 @@ def perform(sent: dict[str, Any], consumers: dict[tuple[str, int, int], Consumer
             for old in [old for old in consumers if old[:2] == place[:2]]:
                 del consumers[old]
             consumer = consumers[place] = find(sent)()
-            consumer.topic, consumer.partition = topic, partition
+            object.__setattr__(consumer, "_tp", Tp(topic, partition))
         messages = [
             Message(topic, partition, offset, _data(key), _data(value), _headers(headers), at)
             for offset, key, value, headers, at in sent["messages"]

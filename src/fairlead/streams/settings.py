@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from fairlead.config import seconds, shown, whole
 from fairlead.core import Capacity, Policy
 from fairlead.errors import ConfigError
-from fairlead.streams.consumer import Consumer, Shape
 from fairlead.streams.scheduler import StreamScheduler, lacking
+from fairlead.streams.shapes import Shape, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -105,21 +105,14 @@ def read_topic(name: Any, consumer: Any, options: Mapping[str, Any]) -> Topic:
             f"topic {name!r} is a pattern; name each topic, so that each has a consumer"
         )
     refuse_unknown(options, TOPIC_OPTIONS, f"topic {name!r}")
-    if not (inspect.isclass(consumer) and issubclass(consumer, Consumer)):
-        raise ConfigError(
-            f"topic {name!r}: the consumer must be a class derived from Consumer; got {shown(consumer)}"
-        )
-    if consumer.consume is Consumer.consume:
-        raise ConfigError(
-            f"topic {name!r}: {consumer.__name__} has to define consume(self, messages)"
-        )
+    shape = shape_of(consumer, f"topic {name!r}")
     read = {
         option: READ_TOPIC[option](value, f"topic {name!r}: {option}")
         for option, value in options.items()
     }
     if read.get("dead_letter") == name:
         raise ConfigError(f"topic {name!r}: dead_letter must be another topic")
-    return Topic(name, Shape(consumer), **read)
+    return Topic(name, shape, **read)
 
 
 def refuse_unknown(given: Mapping[str, Any], known: tuple[str, ...], of: str) -> None:

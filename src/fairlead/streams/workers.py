@@ -16,6 +16,7 @@ from collections import deque
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from fairlead.streams.consumer import called
 from fairlead.streams.jobs import CONSUMPTION
 from fairlead.streams.processes import Children
 from fairlead.streams.queue import FAREWELLS
@@ -90,6 +91,7 @@ class Workers:
         if job.skipped or name is None:
             return None
         answer: Any = None
+        before = called.set(job.holding)
         try:
             if job.kind is not CONSUMPTION:
                 answer = getattr(job.holding.consumer, name)()
@@ -105,6 +107,8 @@ class Workers:
                 )
         except BaseException as error:  # also SystemExit: it ends the job and nothing else
             return error
+        finally:
+            called.reset(before)
         return None
 
     # The loop
@@ -151,10 +155,11 @@ class Workers:
             if job.stale and job.kind not in FAREWELLS:
                 job.skipped = True
             else:
+                called.set(holding)  # in the context of this task alone
                 method = getattr(holding.consumer, holding.topic.shape.methods[job.kind])
-                called: Coroutine[None, None, None]
-                called = method(job.messages) if job.kind is CONSUMPTION else method()
-                await called
+                answer: Coroutine[None, None, None]
+                answer = method(job.messages) if job.kind is CONSUMPTION else method()
+                await answer
         except asyncio.CancelledError as cancelled:
             error = cancelled  # only at the end of the grace
         except BaseException as raised:
