@@ -20,7 +20,7 @@ from fairlead.jobs import Jobs
 from fairlead.server.loading import load_mapping
 from fairlead.server.service import Server
 from fairlead.serving import aside
-from tests.server.rig import GATEWAY, HERE, run
+from tests.server.rig import GATEWAY, HERE, run, until
 
 MOST = 0.05  # seconds of processor that one turn of the loop may take
 SLACK = 2.0  # the processors of machines that run the tests differ
@@ -169,6 +169,32 @@ def test_a_run_of_many_jobs_is_accepted_and_holds_no_other_port(
                 await asyncio.sleep(TURN)
             assert one.longest < SLACK * MOST
             assert await one.jobs.cancel(json.loads(answer)["id"])
+
+    run(test)
+
+
+def test_a_large_run_is_shown_and_cancelled_and_holds_no_other_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def test() -> None:
+        async with watched(tmp_path, monkeypatch) as one:
+            body = dag([{"name": f"n{index}", "task": "add"} for index in range(10_000)])
+            run = json.loads((await one.ask("POST", "jobs", "/v1/runs", body))[1])["id"]
+            frontier: Any = None
+            while frontier is None or len(frontier._tickets) < 5_000:  # it is on its way in
+                scheduler = one.jobs.scheduler
+                frontier = None if scheduler is None else scheduler.frontier
+                await asyncio.sleep(TURN)
+            status, shown = await one.ask("GET", "jobs", f"/v1/runs/{run}", b"")
+            assert status == 200
+            assert [job["id"] for job in json.loads(shown)["jobs"]] == [
+                f"{run}.{node}" for node in range(10_000)
+            ]
+            assert one.longest < SLACK * MOST
+            status, _ = await one.ask("POST", "jobs", f"/v1/runs/{run}/cancel", b"")
+            assert status == 200
+            await until(lambda: not frontier.waiting)
+            assert one.longest < SLACK * MOST
 
     run(test)
 

@@ -23,6 +23,7 @@ from fairlead.serving.http import (
     Problem,
     Stream,
     answer,
+    answer_by_parts,
     object_of,
     read_body,
     read_query,
@@ -165,7 +166,7 @@ class JobsApi(Application):
             raise Problem(422, "bad_query", str(error)) from None
 
     async def _run(self, scope: Scope, receive: Receive, run: str) -> Answer:
-        return answer(await self.operations.run(run))
+        return await answer_by_parts(await self.operations.run(run), "jobs")
 
     def _deed(self, name: str) -> Handler:
         async def do(scope: Scope, receive: Receive, run: str) -> Answer:

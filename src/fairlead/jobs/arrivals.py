@@ -53,6 +53,17 @@ class Arrivals:
             frontier.add(self._estimates.fill(again), self._now())
         return True
 
+    async def drop(self, frontier: Frontier, dag: int) -> bool:
+        """Let a run wait no longer, a large one in parts; return False if we lead no more."""
+        waiting = frontier.waiting_of(dag)
+        for start in range(MOST_AT_ONCE, len(waiting), MOST_AT_ONCE):
+            frontier.withdraw(waiting[start : start + MOST_AT_ONCE], self._now())
+            await asyncio.sleep(0)
+            if self._frontier() is not frontier:
+                return False
+        frontier.drop(dag, self._now())  # the first part, and everything that is not in line
+        return True
+
     def ended(self, frontier: Frontier, roster: Roster, ids: Sequence[Id]) -> None:
         """Give back what ended jobs held."""
         roster.release(ids)

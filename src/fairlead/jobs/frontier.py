@@ -258,13 +258,28 @@ class Frontier:
             for node in apart.nodes(dag):
                 if chosen is None or node in chosen:
                     apart.remove(dag, node)
-        self._withdraw([ticket for ticket in waiting if ticket.state is WAITING], now)
+        self._leave([ticket for ticket in waiting if ticket.state is WAITING], now)
         for ticket in unclaimed:
             del self._tickets[number_of(id_of(ticket))]
         self._finish(unclaimed, now, Outcome.LOST)
         self._note_idle(dag, now)
         if chosen is None and dag in self.room.dags.active:
             self._dropped.add(dag)
+
+    def waiting_of(self, dag: int) -> list[Id]:
+        """List the jobs of a run that wait for room."""
+        cohorts = self.orders.register.of(dag)
+        return [id_of(ticket) for cohort in cohorts for ticket in cohort]
+
+    def withdraw(self, ids: Iterable[Id], now: float) -> None:
+        """Let these jobs wait no longer, as far as they wait for room."""
+        known = (self._tickets.get(number_of(job)) for job in ids)
+        self._leave([one for one in known if one is not None and one.state is WAITING], now)
+
+    def _leave(self, tickets: Sequence[Ticket], now: float) -> None:
+        self._withdraw(tickets, now)
+        for dag in {ticket.work.dag: None for ticket in tickets}:
+            self._note_idle(dag, now)
 
     def _withdraw(self, tickets: Sequence[Ticket], now: float) -> None:
         for ticket in tickets:
@@ -275,9 +290,8 @@ class Frontier:
     def ended(self, ids: Iterable[Id], now: float) -> None:
         """Take room back; what waits is not to be run any more; unknown ids are ignored."""
         tickets, later, held = self._tickets, self._later, self._held
-        self._feed(
-            now
-        )  # before room is given back: the slots that come free go to the best of all there are
+        # Before room is given back: the slots that come free go to the best of all there are.
+        self._feed(now)
         finished: list[Ticket] = []
         waiting: list[Ticket] = []
         for dag, node in ids:
@@ -291,8 +305,7 @@ class Frontier:
             else:
                 del tickets[number]
                 finished.append(ticket)
-        for ticket in dict.fromkeys(waiting):
-            self.drop(ticket.work.dag, now, [ticket.work.node])
+        self._leave(list(dict.fromkeys(waiting)), now)
         self._finish(finished, now, Outcome.OK)
 
     def lost(self, job: Id, now: float) -> None:

@@ -92,7 +92,7 @@ class Operations:
         """Show a run and its jobs."""
         store = await self.jobs.store()
         row = await self.row(run)
-        return run_with_jobs(row, await store.jobs(row.dag), store.now())
+        return await run_with_jobs(row, await store.jobs(row.dag), store.now())
 
     async def cancel(self, run: Any) -> dict[str, Any]:
         """Cancel a run: what waits never runs, what runs is stopped."""

@@ -302,9 +302,9 @@ class Scheduler:
         if await self.store.wait_for_news(0.0):
             self.crew.hint()  # and what is asked now answers every hint so far
         news = await self.store.take_news(self.process)
-        now = self.store.now()
         for dag in news.refreshed:
-            frontier.drop(dag, now)
+            if not await self._arrivals.drop(frontier, dag):
+                return
         if not await self._arrivals.follow(frontier, self.roster, news.ready, news.ended):
             return
         now = self.store.now()
@@ -315,9 +315,8 @@ class Scheduler:
             for executor in frontier.executors():
                 frontier.set_planner(executor, self.planners.of(executor), now)
         self.roster.see(await self.store.workers(), time.monotonic())
-        frontier.follow(
-            self.roster, now
-        )  # first: no slot is offered to a job that its worker does not know
+        # First: no slot is offered to a job that its worker does not know.
+        frontier.follow(self.roster, now)
         for executor, slots in self.roster.slots().items():
             frontier.resize(executor, slots, now)
 
@@ -351,8 +350,9 @@ class Scheduler:
             ready, running = await self.store.reread(dag)
             if self.frontier is not frontier:
                 return
+            if not await self._arrivals.drop(frontier, dag):
+                return
             now = self.store.now()
-            frontier.drop(dag, now)
             held = {(job.dag, job.node) for job in running}
             gone = [one for one in ids if one[0] == dag and one not in held]
             self._arrivals.ended(frontier, self.roster, gone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import unicodedata
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from fairlead.jobs.records import JobRow, RunRow, Schedule, WorkerRow
 
+PART = 250  # jobs described at once, some milliseconds of the event loop
 TICKS = 5  # of a schedule, to see whether it is the one that was meant
 
 
@@ -58,10 +60,14 @@ def run_document(run: RunRow) -> dict[str, Any]:
     }
 
 
-def run_with_jobs(run: RunRow, jobs: Sequence[JobRow], now: float) -> dict[str, Any]:
-    """Describe a run with all its jobs."""
+async def run_with_jobs(run: RunRow, jobs: Sequence[JobRow], now: float) -> dict[str, Any]:
+    """Describe a run with all its jobs; other work goes on between parts of many."""
     names = {job.node: job.name for job in jobs}
-    return {**run_document(run), "jobs": [job_document(job, names, now) for job in jobs]}
+    shown: list[dict[str, Any]] = []
+    for start in range(0, len(jobs), PART):
+        shown += [job_document(job, names, now) for job in jobs[start : start + PART]]
+        await asyncio.sleep(0)
+    return {**run_document(run), "jobs": shown}
 
 
 def job_document(job: JobRow, names: Mapping[int, str], now: float) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Whatever a client sends is answered below 500: reading raises a Problem, and not
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
@@ -33,6 +34,7 @@ ANSWERED = "fairlead.answered"
 # In the scope: the app has refused the rest of the body; the connection is closed after its answer.
 CLOSING = "fairlead.closing"
 MOST_PROBLEMS = 50
+PART = 250  # entries of a long list that are written at once, some milliseconds of the event loop
 # The sentences of pydantic, in the words of this project.
 SENTENCES = {
     "missing": "is required",
@@ -116,6 +118,18 @@ def written(content: Any) -> bytes:
 def answer(content: Any, status: int = 200, headers: Headers = ()) -> Answer:
     """Answer with a document."""
     return Answer(status, written(content), JSON, headers)
+
+
+async def answer_by_parts(content: dict[str, Any], name: str) -> Answer:
+    """Answer with a document whose list of that name may be long: other requests are served between its parts."""
+    items = content[name]
+    parts = []
+    for start in range(0, len(items), PART):
+        parts.append(written(items[start : start + PART])[1:-1])
+        await asyncio.sleep(0)
+    rest = written({key: value for key, value in content.items() if key != name})[:-1]
+    body = b"%b,%b:[%b]}" % (rest, written(name), b",".join(parts))
+    return Answer(200, body, JSON)
 
 
 def retry_header(seconds: float | None) -> Headers:
