@@ -20,7 +20,8 @@ from fairlead.jobs import Jobs
 from fairlead.server.loading import load_mapping
 from fairlead.server.service import Server
 from fairlead.serving import aside
-from tests.server.rig import GATEWAY, HERE, run, until
+from tests.gateway.rig import until
+from tests.server.rig import GATEWAY, HERE, run
 
 MOST = 0.05  # seconds of processor that one turn of the loop may take
 SLACK = 2.0  # the processors of machines that run the tests differ
