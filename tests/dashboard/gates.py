@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from fairlead.server.snapshots import fair_shares
+from fairlead.server.fairness import WINDOWS, fair_shares
 
 CLASSES = ("system", "interactive", "default", "bulk")
 TENANTS = ("acme", "globex", "initech", "umbrella", "hooli")
@@ -58,9 +58,17 @@ def gate(
             "used": used,
             "free": None if total is None else total - used,
             "ceiling": None,
+            "over": None,
+            "idle": None,
         },
         "reserved": [
-            {"class": one, "held": HELD[one], "used": min(HELD[one], running[rank])}
+            {
+                "class": one,
+                "held": HELD[one],
+                "used": min(HELD[one], running[rank]),
+                "kept": max(0, HELD[one] - running[rank]),
+                "lent_in": None,
+            }
             for rank, one in enumerate(classes)
             if door == "gateway" and one in HELD
         ],
@@ -114,6 +122,15 @@ def tenants(t: float, used: int, waiting: int, weights: dict[str, float]) -> lis
             "running": running[index],
             "share": running[index] / used if used else 0.0,
             "fair_share": fair[index] / used if used else 0.0,
+            "verdict": "fair",
+            "windows": [
+                {
+                    "seconds": seconds,
+                    "share": running[index] / used if used else 0.0,
+                    "fair_share": fair[index] / used if used else 0.0,
+                }
+                for seconds in WINDOWS
+            ],
             "weight": weight[index],
         }
         for index, one in enumerate(TENANTS)

@@ -91,6 +91,8 @@ class World:
             ],
             "gates": shown,
             "jobs": {
+                "leading": True,
+                "reason": None,
                 "ready": sum(one["waiting"] for one in jobs["classes"]),
                 "running": jobs["slots"]["used"],
                 "waiting": 14,

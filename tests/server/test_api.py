@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.jobs import Dag
+from fairlead.server.fairness import Fairness
 from fairlead.server.snapshots import gate_document
 from tests.server.rig import configured, run, served
 
@@ -428,7 +429,7 @@ def test_an_operators_resize_is_a_ceiling_until_it_is_reset(tmp_path: Path):
                 assert (status, found["applied"]) == (200, body)
 
             def slots() -> tuple[Any, Any]:
-                found = gate_document(client.server.view("gateway/default"))["slots"]
+                found = gate_document(client.server.view("gateway/default"), Fairness())["slots"]
                 return found["total"], found["ceiling"]
 
             admission.set_capacities({"": 8})

@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 
 from fairlead.flows import messages as wire
+from fairlead.server.fairness import Fairness
 from fairlead.server.loading import load_mapping
 from fairlead.server.snapshots import gate_document
 from tests.flows.test_grpc import Stub, info_of
@@ -17,7 +18,7 @@ FLOWS = {"http": HERE, "grpc": HERE, "control_points": {"checkout": POINT}}
 
 
 def shown(client: Any) -> dict[str, Any]:
-    return gate_document(client.server.view("flows/checkout"))
+    return gate_document(client.server.view("flows/checkout"), Fairness())
 
 
 def test_grpc_and_http_ask_the_same_gate_and_both_are_shown(tmp_path: Path):
@@ -33,7 +34,14 @@ def test_grpc_and_http_ask_the_same_gate_and_both_are_shown(tmp_path: Path):
                 ) as asked:
                     second = await asked.json()
                 assert second["decision"] == "accepted"
-                assert shown(client)["slots"] == {"total": 2, "used": 2, "free": 0, "ceiling": None}
+                assert shown(client)["slots"] == {
+                    "total": 2,
+                    "used": 2,
+                    "free": 0,
+                    "ceiling": None,
+                    "over": None,
+                    "idle": None,
+                }
                 third = asyncio.ensure_future(
                     stub.check("checkout", labels={"plan": "paid"}, timeout=20)
                 )

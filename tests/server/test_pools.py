@@ -18,9 +18,10 @@ from fairlead.errors import ConfigError
 from fairlead.jobs import Dag, Jobs
 from fairlead.jobs.operating import Operations
 from fairlead.server.demo import Upstream
+from fairlead.server.fairness import Fairness
 from fairlead.server.loading import load_mapping
 from fairlead.server.service import Server
-from fairlead.server.snapshots import gate_document, snapshot_of, waiting_document
+from fairlead.server.snapshots import Snapshots, gate_document, waiting_document
 from fairlead.streams import Consumer, StreamScheduler
 from tests.gateway.rig import until
 from tests.server.rig import (
@@ -171,7 +172,7 @@ def test_names_with_a_slash_share_and_are_told_as_they_are(tmp_path: Path):
             for name in names:
                 async with door.server.flows.flow(name) as flow:
                     assert flow.should_run()
-                    classes = gate_document(pool_of(client))["classes"]
+                    classes = gate_document(pool_of(client), Fairness())["classes"]
                     running = [one["name"] for one in classes if one["running"]]
                     assert running == [f"flows/{name} default"]
 
@@ -330,7 +331,7 @@ def test_a_job_and_a_batch_wait_for_a_slot_of_the_pool_and_it_is_said(tmp_path: 
         async with server:
             run = await shop.jobs.submit(shop.dag("small"))
             await until(lambda: gate.waiting == 2)
-            shown = {one["id"]: one for one in snapshot_of(server.doors, 1)["gates"]}
+            shown = {one["id"]: one for one in Snapshots().take(server.doors, 1)["gates"]}
             waits = {one["name"]: one["waiting"] for one in shown["pool/gpu"]["classes"]}
             assert waits == {"flows/checkout default": 0, "jobs/leader": 1, "streams/workers": 1}
             for one in ("jobs/leader", "streams/workers"):

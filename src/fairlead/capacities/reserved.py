@@ -187,6 +187,12 @@ class Reserved(Capacity):
                 return 0
         return max(0, self.reserved[rank] - self.inflight[rank])
 
+    def kept(self, rank: int, now: float) -> tuple[int, float | None]:
+        """Return how many slots are kept free for a class, and when they are lent; None while it has demand."""
+        if not self.lend or self.inflight[rank] or self.waiting[rank]:
+            return self._held(rank, now), None
+        return self._held(rank, now), self._demand_ended[rank] + self._linger[rank]
+
     def _held_without(self, rank: int) -> int:
         """The hold of a class once one of its tickets had given back: its demand, if it ends, ends just then."""
         left = self.inflight[rank] - 1

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 from fairlead.core.ticket import EVICTED, MOVED, RUNNING, UNSET, WAITING, Outcome, Ticket
 from fairlead.observe.passed import (
     MOST_DECISIONS,
+    MOST_TENANTS,
     Decision,
     Passed,
     Rates,
+    Reading,
     Share,
     Standing,
     Window,
@@ -110,18 +112,30 @@ class Channel:
     def standing(self) -> list[Standing]:
         """Who waits and runs now, by class, highest rank first; classes stay once they were seen."""
         with self._lock:
-            offset = self._offset or 0.0
-            found = [
-                Standing(
-                    name,
-                    line.rank,
-                    len(line.waiting),
-                    line.running,
-                    next((one.arrived_at + offset for one in line.waiting), None),
-                )
-                for name, line in self._lines.items()
-            ]
+            found = self._standing()
         return sorted(found, key=lambda one: -one.rank)
+
+    def _standing(self) -> list[Standing]:
+        offset = self._offset or 0.0
+        return [
+            Standing(
+                name,
+                line.rank,
+                len(line.waiting),
+                line.running,
+                next((one.arrived_at + offset for one in line.waiting), None),
+            )
+            for name, line in self._lines.items()
+        ]
+
+    def reading(self, seconds: float = 10.0) -> Reading:
+        """Read everything at one instant, so that no two numbers of it can contradict each other."""
+        with self._lock:
+            standing, totals = self._standing(), dict(self._totals)
+            tenants = [Share(name, *counts) for name, counts in self._tenants.items()]
+            rates = self._window.rates(self._wall(), seconds)
+        standing.sort(key=lambda one: -one.rank)
+        return Reading(standing, totals, _busiest(tenants, MOST_TENANTS), rates)
 
     def first_waiting(self, most: int) -> list[Ticket]:
         """Those who wait now, across classes: who came first, first."""
@@ -133,7 +147,7 @@ class Channel:
         """Who waits and runs now, by tenant: those with the most."""
         with self._lock:
             found = [Share(name, *counts) for name, counts in self._tenants.items()]
-        return nlargest(most, found, key=lambda one: (one.running + one.waiting, one.waiting))
+        return _busiest(found, most)
 
     # Writing
 
@@ -315,6 +329,10 @@ class Channel:
         self._decisions.append(
             (next(self._numbers), t, self.name, *who, what, waited, held, ticket.reason)
         )
+
+
+def _busiest(tenants: Iterable[Share], most: int) -> list[Share]:
+    return nlargest(most, tenants, key=lambda one: (one.running + one.waiting, one.waiting))
 
 
 def _key_of(ticket: Ticket) -> Hashable:

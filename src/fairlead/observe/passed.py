@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 REMEMBERED = 900.0  # seconds
 MOST_ROWS = 200_000  # of one gate
 MOST_DECISIONS = 5_000  # of one gate
+MOST_TENANTS = 100  # in one reading: those with the most
 WINDOW = 60  # seconds of which waits are counted, each by itself
 SHORTEST = 1e-6  # seconds; a wait below it is none
 STEPS = 8  # per doubling: a percentile is right to 5 %
@@ -125,6 +126,20 @@ class Share(NamedTuple):
     name: Hashable
     waiting: int
     running: int
+
+
+class Reading(NamedTuple):
+    """What a gate's channel knows, all of one instant."""
+
+    standing: list[Standing]
+    totals: dict[str, int]
+    tenants: list[Share]
+    rates: dict[str, Rates]
+
+    @property
+    def running(self) -> int:
+        """Return how many tickets hold room."""
+        return sum(one.running for one in self.standing)
 
 
 class Tally:

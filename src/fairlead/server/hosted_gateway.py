@@ -99,17 +99,17 @@ class HostedGateway(Hosted):
     def _view(self, gate: str, pool: Pool, channel: Any) -> View:
         capacity, admission = pool.capacity, self.gateway.admission
         fleet = self.gateway.fleet
+        ranks = range(len(CLASSES))
 
         def reserved() -> list[Reserve]:
-            return [
-                Reserve(
-                    CLASSES[rank],
-                    capacity.reserved[rank],
-                    min(capacity.reserved[rank], capacity.inflight[rank]),
-                )
-                for rank in reversed(range(len(CLASSES)))
-                if capacity.reserved[rank]
-            ]
+            now = pool.runtime.now()
+            return [reserve(rank, now) for rank in reversed(ranks) if capacity.reserved[rank]]
+
+        def reserve(rank: int, now: float) -> Reserve:
+            held = capacity.reserved[rank]
+            kept, lent_at = capacity.kept(rank, now)
+            lent_in = None if lent_at is None else max(0.0, lent_at - now)
+            return Reserve(CLASSES[rank], held, min(held, capacity.inflight[rank]), kept, lent_in)
 
         def weight_of(tenant: Hashable) -> float:
             # As it is now, which an operator may have changed; of all classes alike, unless somebody asked for less.

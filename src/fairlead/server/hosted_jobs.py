@@ -52,6 +52,10 @@ def jobs_of(settings: JobsSettings) -> Jobs:
     return found
 
 
+def _executors(names: Iterable[str]) -> str:
+    return "executor " + ", ".join(repr(name) for name in sorted(names))
+
+
 class HostedJobs(Hosted):
     """A jobs service: it plans, or stands by, and runs what local executors can."""
 
@@ -160,9 +164,41 @@ class HostedJobs(Hosted):
                 self._channel,
                 now=scheduler.store.now,
                 total=lambda: float(sum(scheduler.roster.slots().values())),
+                overfull=self._overfull,
+                idle=self._idle,
                 weight_of=self._weight_of,
             )
         ]
+
+    def _idle(self) -> str | None:
+        """Say why slots of workers are free while jobs wait."""
+        scheduler = self.jobs.scheduler
+        if scheduler is None:
+            return None
+        slots, busy = scheduler.roster.slots(), scheduler.roster.busy()
+        free = {name for name, count in slots.items() if count > busy.get(name, 0)}
+        waits = {one.name for one in self._channel.standing() if one.waiting}
+        if not free & waits:
+            return f"the free slots are of {_executors(free)}; what waits needs {_executors(waits)}"
+        return (
+            f"jobs wait for {_executors(free & waits)} though slots are free there: a limit of a run or a tenant, "
+            "the planner, or the tasks that workers know; explain a job to learn which"
+        )
+
+    def _overfull(self) -> str:
+        """Name the executors that run more than their workers have slots."""
+        roster = self.jobs.scheduler.roster if self.jobs.scheduler is not None else None
+        slots = {} if roster is None else roster.slots()
+        busy = {} if roster is None else roster.busy()
+        over = [
+            f"executor {name!r} runs {used} and has {slots.get(name, 0)}"
+            for name, used in sorted(busy.items())
+            if used > slots.get(name, 0)
+        ]
+        return (
+            f"{'; '.join(over) or 'some run at workers that are gone'}. "
+            "Workers that have left, or take no more, still hold these jobs until they end or are taken back"
+        )
 
     def _weight_of(self, tenant: Any) -> float:
         limits = self.jobs.settings.tenants.get(tenant)
@@ -196,24 +232,40 @@ class HostedJobs(Hosted):
         return job_lines(rows, needs)
 
     def summary(self) -> dict[str, Any] | None:
-        """Count jobs for a snapshot; None before they were first counted."""
+        """Count jobs for a snapshot; None before they were first counted.
+
+        Ready and running are those of the gate while this process leads, so that they are the gate's numbers; where
+        another process leads, what runs is counted in the database, and what is ready only the leader knows.
+        """
         counted, scheduler = self.counted, self.jobs.scheduler
         if counted is None:
             return None
         missed = {} if scheduler is None else scheduler.counts.missed
-        frontier = None if scheduler is None else scheduler.frontier
+        leading = bool(self.views())
+        reading = self._channel.reading() if leading else None
+        ready = None if reading is None else sum(one.waiting for one in reading.standing)
         unstarted = counted.get("created", 0) + counted.get("retry", 0)
-        ready = min(unstarted, 0 if frontier is None else frontier.gate.waiting)
         return {
+            "leading": leading,
+            "reason": None if leading else self._led_elsewhere(),
             "ready": ready,
-            "running": counted.get("active", 0),
-            "waiting": unstarted - ready + counted.get("suspended", 0),
+            "running": counted.get("active", 0) if reading is None else reading.running,
+            "waiting": max(0, unstarted - (ready or 0)) + counted.get("suspended", 0),
             "failed": counted.get("failed", 0) + counted.get("expired", 0),
             "done": counted.get("completed", 0),
             "sla_soft_missed": missed.get("soft", 0),
             "sla_hard_missed": missed.get("hard", 0),
             "workers": self.workers,
         }
+
+    def _led_elsewhere(self) -> str:
+        """Say where the numbers come from while this process does not lead."""
+        if self.state == "failed":
+            return f"{self.detail}; shown is what was counted before"
+        return (
+            "this process does not lead: another one plans the jobs, or is about to. "
+            f"What runs is counted in the database every {LOOK:g} s"
+        )
 
     def links(self) -> dict[str, str]:
         """Where programs submit."""

@@ -19,16 +19,22 @@ if TYPE_CHECKING:
     from fairlead.observe.passed import Passed
     from fairlead.server.loading import Loaded
 
+SHRUNK = "slots were taken away while work ran; nothing starts until enough of it has ended"
 State = Literal["starting", "running", "failed", "stopped"]
 
 
 @dataclass(frozen=True)
 class Reserve:
-    """What a class can count on, and how much of that it uses."""
+    """What a class can count on, how much of that it uses, and how much is kept free for it now.
+
+    `lent_in` is the seconds until others may use what is kept, if no request of the class comes; None while it has any.
+    """
 
     cls: str
     held: int
     used: int
+    kept: int = 0
+    lent_in: float | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,10 @@ class View:
     # Why it admits less than it should, or nothing; and what works for it elsewhere.
     degraded: Callable[[], str | None] = lambda: None
     backends: Callable[[], list[dict[str, Any]]] = list
+    # Why more runs than there are slots, if it does.
+    overfull: Callable[[], str] = lambda: SHRUNK
+    # Why slots are free while work waits, beside those that are kept for a class.
+    idle: Callable[[], str | None] | None = None
     weight_of: Callable[[Hashable], float] = lambda tenant: 1.0
     adjust: Callable[[Change], Any] | None = None
     # What an operator may change: the part, the verb, and how its arguments are read.
@@ -56,6 +66,35 @@ class View:
         default_factory=dict
     )
     lock: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    def why_idle(self, free: float, waiting: int) -> str | None:
+        """Explain why slots are free while work waits; None if there is nothing to explain."""
+        if not (free and waiting):
+            return None
+        kept = [one for one in self.reserved() if one.kept]
+        if kept:
+            number = min(free, sum(one.kept for one in kept))
+            total = self.total()
+            names = ", ".join(f"{one.kept} for {one.cls}{_until(one)}" for one in kept)
+            return f"{number:g} of {total:g} slots are kept free: {names}"
+        if self.idle is not None:
+            return self.idle()
+        with self.lock():
+            gate, first = self.channel.gate, self.channel.first_waiting(1)
+            return gate.explain(first[0], self.now()).text if gate and first else None
+
+    def over(self, used: int) -> str | None:
+        """Explain why more runs than there are slots; None if it does not."""
+        total = self.total()
+        if total is None or used <= total:
+            return None
+        return f"{used} run, and there are {total:g} slots: {self.overfull()}"
+
+
+def _until(one: Reserve) -> str:
+    if one.lent_in is None:
+        return ", which has requests now"
+    return f", for {one.lent_in:.1f} s more unless a request comes"
 
 
 class Hosted(ABC):

@@ -74,9 +74,10 @@ class Families:
                 total = view.total()
                 if total is not None:
                     slots.add_metric([view.id], total)
-                for one in view.channel.standing():
+                reading = view.channel.reading()  # of one instant, as a snapshot has it
+                for one in reading.standing:
                     waiting.add_metric([view.id, one.name], one.waiting)
                     running.add_metric([view.id, one.name], one.running)
-                for outcome, count in view.channel.totals().items():
+                for outcome, count in reading.totals.items():
                     decisions.add_metric([view.id, outcome], count)
         yield from (waiting, running, slots, decisions)

@@ -25,7 +25,7 @@ from fairlead.server.job_deeds import JobDeeds
 from fairlead.server.looking import Looking
 from fairlead.server.losses import DOORS, Keeping, Settings, settings_of
 from fairlead.server.metrics import Families
-from fairlead.server.snapshots import Decisions, snapshot_of
+from fairlead.server.snapshots import Decisions, Snapshots
 from fairlead.serving.access import Access, Role, Token
 from fairlead.serving.aside import Aside
 from fairlead.serving.http import Problem
@@ -95,6 +95,7 @@ class Server:
             self.api, settings.listen, limits=lambda: LIMITS, tls=tls, share=1 / 16
         )
         self._decisions = Decisions(self.feed)
+        self._snapshots = Snapshots()
         self._tracing: Tracing | None = None
         if settings.otel is not None:
             from fairlead.server.tracing import Tracing
@@ -243,7 +244,7 @@ class Server:
 
     def sample(self) -> None:
         """Take a snapshot now."""
-        snapshot = snapshot_of(self.doors, self.history.next_seq)
+        snapshot = self._snapshots.take(self.doors, self.history.next_seq)
         self.history.add(snapshot, self._decisions.take())
         if self._tracing is not None:
             self._tracing.follow()

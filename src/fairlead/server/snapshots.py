@@ -6,10 +6,12 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from fairlead.server.fairness import JUDGED, Fairness, Held, fair_shares
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairlead.observe.passed import Decision, Share
+    from fairlead.observe.passed import Decision, Rates, Share, Standing
     from fairlead.observe.watched import Feed
     from fairlead.server.hosting import Hosted, View
 
@@ -23,105 +25,110 @@ MOST_BACKENDS = 50
 MOST_TOLD = 500
 
 
-def snapshot_of(doors: Sequence[Hosted], seq: int) -> dict[str, Any]:
-    """Show every gate, the jobs and the streams."""
-    jobs = next((door.summary() for door in doors if door.kind == "jobs"), None)
-    streams = [door.summary() for door in doors if door.kind == "streams"]
-    return {
-        "seq": seq,
-        "t": time.time(),
-        "doors": [
-            {"name": door.name, "state": door.standing, "reason": door.degraded()} for door in doors
-        ],
-        "gates": [gate_document(view) for door in doors for view in door.views()],
-        "jobs": jobs,
-        "streams": [one for one in streams if one is not None] or None,
-    }
+class Snapshots:
+    """Shows every gate, the jobs and the streams; between two snapshots it remembers only how room was shared."""
+
+    def __init__(self) -> None:
+        self._shares: dict[str, Fairness] = {}
+
+    def take(self, doors: Sequence[Hosted], seq: int) -> dict[str, Any]:
+        """Return a snapshot of now."""
+        views = [view for door in doors for view in door.views()]
+        self._shares = {view.id: self._shares.get(view.id) or Fairness() for view in views}
+        jobs = next((door.summary() for door in doors if door.kind == "jobs"), None)
+        streams = [door.summary() for door in doors if door.kind == "streams"]
+        return {
+            "seq": seq,
+            "t": time.time(),
+            "doors": [
+                {"name": door.name, "state": door.standing, "reason": door.degraded()}
+                for door in doors
+            ],
+            "gates": [gate_document(view, self._shares[view.id]) for view in views],
+            "jobs": jobs,
+            "streams": [one for one in streams if one is not None] or None,
+        }
 
 
-def gate_document(view: View) -> dict[str, Any]:
-    """Show one gate: its room, its classes, its tenants, what it has counted."""
+def gate_document(view: View, shares: Fairness) -> dict[str, Any]:
+    """Show one gate: its room, its classes, its tenants, its counters, all of one instant."""
     channel, now = view.channel, time.time()
-    rates = channel.rates(LATELY)
-    standing = channel.standing()
-    totals = channel.totals()
-    used = sum(one.running for one in standing)
+    reading = channel.reading(LATELY)
+    used = reading.running
     total = view.total()
+    free = None if total is None else max(0, total - used)
     return {
         "id": view.id,
         "door": view.door,
         "slots": {
             "total": total,
             "used": used,
-            "free": None if total is None else max(0, total - used),
+            "free": free,
             "ceiling": view.ceiling(),
+            "over": view.over(used),
+            "idle": view.why_idle(free or 0, sum(one.waiting for one in reading.standing)),
         },
         "reserved": [
-            {"class": one.cls, "held": one.held, "used": one.used} for one in view.reserved()
+            {
+                "class": one.cls,
+                "held": one.held,
+                "used": one.used,
+                "kept": one.kept,
+                "lent_in": one.lent_in,
+            }
+            for one in view.reserved()
         ],
         "classes": [
-            {
-                "name": one.name,
-                "rank": one.rank,
-                "waiting": one.waiting,
-                "running": one.running,
-                "waits": {
-                    name: getattr(rates[one.name], name) if one.name in rates else None
-                    for name in ("p50", "p95", "p99")
-                },
-                "admitted_per_s": rates[one.name].admitted_per_s if one.name in rates else 0.0,
-                "refused_per_s": rates[one.name].refused_per_s if one.name in rates else 0.0,
-                "oldest_wait": None if one.oldest is None else max(0.0, now - one.oldest),
-            }
-            for one in standing
+            class_document(one, reading.rates.get(one.name), now) for one in reading.standing
         ],
-        "tenants": tenants_document(view, channel.tenants(MOST_TENANTS)),
-        "totals": totals,
+        "tenants": tenants_document(view, reading.tenants, shares),
+        "totals": reading.totals,
         "degraded": view.degraded(),
         "backends": view.backends()[:MOST_BACKENDS],
         "adjustable": sorted(f"{part}.{verb}" for part, verb in view.adjustable),
     }
 
 
-def tenants_document(view: View, shares: Sequence[Share]) -> list[dict[str, Any]]:
-    """Show who has how much of what runs, against what would be max-min fair by weight."""
-    shares = [one for one in shares if one.name not in (None, "")]
-    used = sum(one.running for one in shares)
-    weights = [view.weight_of(one.name) for one in shares]
-    fair = fair_shares([one.waiting + one.running for one in shares], weights, used)
+def class_document(one: Standing, rates: Rates | None, now: float) -> dict[str, Any]:
+    """Show one class: its line, what runs, and how it fared lately."""
+    return {
+        "name": one.name,
+        "rank": one.rank,
+        "waiting": one.waiting,
+        "running": one.running,
+        "waits": {name: getattr(rates, name, None) for name in ("p50", "p95", "p99")},
+        "admitted_per_s": rates.admitted_per_s if rates else 0.0,
+        "refused_per_s": rates.refused_per_s if rates else 0.0,
+        "oldest_wait": None if one.oldest is None else max(0.0, now - one.oldest),
+    }
+
+
+def tenants_document(
+    view: View, tenants: Sequence[Share], shares: Fairness
+) -> list[dict[str, Any]]:
+    """Show how the room was shared lately, against what would have been max-min fair by weight."""
+    found = [one for one in tenants if one.name not in (None, "")]
+    used = sum(one.running for one in found)
+    weights = [view.weight_of(one.name) for one in found]
+    fair = fair_shares([one.waiting + one.running for one in found], weights, used)
+    held = [Held(*one, part) for one, part in zip(found, fair, strict=True)]
+    shares.sample(time.monotonic(), held)
     return [
         {
             "name": name_of(one.name),
             "waiting": one.waiting,
             "running": one.running,
-            "share": one.running / used if used else 0.0,
-            "fair_share": part / used if used else 0.0,
-            "weight": weight,
+            "share": one.parts[JUDGED].share,
+            "fair_share": one.parts[JUDGED].fair,
+            "verdict": one.verdict,
+            "windows": [
+                {"seconds": seconds, "share": part.share, "fair_share": part.fair}
+                for seconds, part in one.parts.items()
+            ],
+            "weight": view.weight_of(one.name),
         }
-        for one, weight, part in zip(shares, weights, fair, strict=True)
+        for one in shares.tenants(MOST_TENANTS)
     ]
-
-
-def fair_shares(demands: Sequence[float], weights: Sequence[float], room: float) -> list[float]:
-    """Divide room by weight so that nobody gets more than asked for, and what is left over goes to the others.
-
-    >>> fair_shares([1, 10, 10], [1, 1, 2], 10)
-    [1.0, 3.0, 6.0]
-    """
-    given = [0.0] * len(demands)
-    hungry = [index for index, demand in enumerate(demands) if demand > 0]
-    left = float(room)
-    while hungry and left > 1e-9:
-        each = left / sum(weights[index] for index in hungry)
-        full = [one for one in hungry if demands[one] - given[one] <= each * weights[one]]
-        for index in full or hungry:
-            part = demands[index] - given[index] if full else each * weights[index]
-            given[index] += part
-            left -= part
-        if not full:
-            break
-        hungry = [index for index in hungry if index not in full]
-    return given
 
 
 def decision_document(decision: Decision) -> dict[str, Any]:
