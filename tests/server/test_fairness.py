@@ -81,7 +81,7 @@ def test_shares_and_fair_shares_divide_the_same_room(history):
 @given(histories)
 def test_tenants_are_listed_by_name_whatever_they_do(history):
     shares, _ = told(history)
-    names = [one.name for one in shares.tenants(9)]
+    names = [str(one.name) for one in shares.tenants(9)]
     assert names == sorted(names)
 
 
@@ -108,7 +108,8 @@ def test_a_verdict_changes_only_when_the_share_has_crossed_its_bound(history):
 
 def flips(make, seed: int) -> int:
     """Count how often verdicts change while eight slots are shared fairly, but not at each instant."""
-    rng, shares, before, found = random.Random(seed), make(), {}, 0
+    rng, shares, found = random.Random(seed), make(), 0
+    before: dict[object, str | None] = {}
     for half in range(600):
         cuts = sorted(rng.choices(range(9), k=3))
         runs = [high - low for low, high in zip([0, *cuts], [*cuts, 8], strict=True)]

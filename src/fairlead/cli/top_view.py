@@ -101,16 +101,28 @@ def table(url: str, snapshot: dict[str, Any]) -> RenderableType:
     from rich.text import Text
 
     lines = [(f"fairlead top  {visible(url)}", "bold"), ("", ""), (_line(COLUMNS), "bold")]
+    lines += _doors(snapshot)
     for gate in snapshot["gates"]:
         slots = gate["slots"]
         total = "∞" if slots["total"] is None else f"{slots['total']:g}"
         lines.append((f"{visible(gate['id'])}  {slots['used']:g} of {total} slots", "cyan"))
+        for said in (slots.get("over"), slots.get("idle")):
+            if said:
+                lines.append((f"  {visible(said)}", "red" if said == slots.get("over") else "dim"))
         if gate.get("degraded"):
             lines.append((f"  degraded: {visible(gate['degraded'])}", "bold red"))
         lines += [(line, style) for line, style in _backends(gate.get("backends") or ())]
         lines += [(line, "") for one in gate["classes"] for line in _class(one)]
     lines += [("", ""), *((said, "") for said in _rest(snapshot))]
     return Text("\n").join(Text(said, style) for said, style in lines)
+
+
+def _doors(snapshot: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name the doors that do not run as they should, with the reason."""
+    for door in snapshot.get("doors") or ():
+        if door["state"] not in ("running", "starting"):
+            reason = f": {visible(door['reason'])}" if door.get("reason") else ""
+            yield f"{visible(door['name'])} is {door['state']}{reason}", "bold red"
 
 
 def _backends(backends: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -160,8 +172,14 @@ def _cells(one: dict[str, Any]) -> list[str]:
 def _rest(snapshot: dict[str, Any]) -> Iterator[str]:
     jobs = snapshot.get("jobs")
     if jobs:
-        said = [f"{name.replace('_', ' ')} {count}" for name, count in jobs.items()]
+        said = [
+            f"{name.replace('_', ' ')} {count}"
+            for name, count in jobs.items()
+            if type(count) in (int, float)
+        ]
         yield from _lines("jobs: ", said)
+        if jobs.get("reason"):
+            yield f"jobs: {visible(jobs['reason'])}"
     for app in snapshot.get("streams") or ():
         lag = sum(one.get("lag") or 0 for one in app.get("partitions", ()))
         yield f"streams: group {visible(str(app.get('group', '')))}, lag {lag}"

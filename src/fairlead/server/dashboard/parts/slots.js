@@ -18,7 +18,7 @@ export function parts(gate) {
   if (used > counted) found.push({ kind: /** @type {const} */ ("used"), name: "", size: used - counted });
   let left = total === null ? 0 : Math.max(0, free ?? total - used);
   for (const one of gate.reserved ?? []) {
-    const size = Math.min(Math.max(0, one.held - (one.used ?? 0)), left);
+    const size = Math.min(one.kept ?? Math.max(0, one.held - (one.used ?? 0)), left);
     if (size > 0) found.push({ kind: /** @type {const} */ ("held"), name: one.class, size });
     left -= size;
   }

@@ -1,7 +1,7 @@
 /** Classes and tenants: how long each class waits over time, and who gets how much of the room. */
 import { api } from "../api.js";
 import { count, duration, percent, rate } from "../format.js";
-import { html, names, useState } from "../html.js";
+import { html, useState } from "../html.js";
 import { Card, Empty, Facts, Loading } from "../parts/card.js";
 import { Chart } from "../parts/chart.js";
 import { Field, Segmented, Select } from "../parts/choices.js";
@@ -21,20 +21,25 @@ const MEASURES = {
   running: { word: "running", pick: (one) => one.running, format: count },
   started: { word: "started/s", pick: (one) => one.admitted_per_s, format: rate },
 };
+const SHARED = /** @type {[string, string][]} */ ([["10", "10 s"], ["60", "1 min"], ["300", "5 min"]]);
 const SPANS = /** @type {[string, string][]} */ ([["1", "1 min"], ["5", "5 min"], ["15", "15 min"]]);
 
-/** @param {{row: any, most: number}} props */
-function Share({ row, most }) {
+const WORDS = /** @type {Record<string, string>} */ ({ above: "above fair", below: "below fair", fair: "fair" });
+
+/** @param {{row: any, seconds: number, most: number}} props */
+function Share({ row, seconds, most }) {
+  const { share, fair_share: fair } = windowOf(row, seconds);
   const scale = (/** @type {number} */ value) => `${Math.min(100, (value / most) * 100)}%`;
-  const over = row.fair_share !== null && row.share - row.fair_share > 0.02;
-  const under = row.fair_share !== null && row.fair_share - row.share > 0.02 && row.waiting > 0;
-  const word = over ? "above" : under ? "below" : "fair";
-  return html`<div class=${names("share", over ? "series-1" : under ? "series-3" : "series-2")}>
-    <div class="track" role="img" aria-label=${`${percent(row.share)} of the room; fair would be ${percent(row.fair_share)}`}>
-      <span class="fill eased" style=${{ width: scale(row.share ?? 0) }}></span>
-      ${row.fair_share !== null && html`<span class="mark" style=${{ left: scale(row.fair_share) }}></span>`}</div>
+  const word = WORDS[row.verdict] ?? "not judged yet";
+  return html`<div class="share">
+    <div class="track" role="img" aria-label=${`${percent(share)} of the room; fair would be ${percent(fair)}`}>
+      <span class="fill" style=${{ width: scale(share ?? 0) }}></span>
+      <span class="mark" style=${{ left: scale(fair ?? 0) }}></span></div>
     <span class="small muted">${word}</span></div>`;
 }
+
+/** What a tenant had in a window, and what would have been fair. @param {any} row @param {number} seconds */
+const windowOf = (row, seconds) => row.windows?.find((/** @type {any} */ one) => one.seconds === seconds) ?? row;
 
 /** The parts of a gate in which tenants have weights. @param {any} gate @returns {string[]} */
 const weighable = (gate) => (gate.adjustable ?? []).filter((/** @type {string} */ one) => one.endsWith(".set_weight")).map((/** @type {string} */ one) => one.split(".")[0]);
@@ -60,6 +65,7 @@ function Weight({ gate, tenant, onClose }) {
 export function Classes({ query }) {
   const [measure, setMeasure] = useState("p95");
   const [span, setSpan] = useState("15");
+  const [shared, setShared] = useState("60");
   const [weighing, setWeighing] = useState(/** @type {any} */ (null));
   const snapshot = latest();
   if (!snapshot) return html`<${Loading} />`;
@@ -69,7 +75,8 @@ export function Classes({ query }) {
   const { pick, format, word } = MEASURES[measure];
   const lines = classLines(gate.id, Number(span), pick);
   const tenants = gate.tenants ?? [];
-  const most = Math.max(0.05, ...tenants.map((/** @type {any} */ one) => Math.max(one.share ?? 0, one.fair_share ?? 0))) * 1.1;
+  const seconds = Number(shared);
+  const most = Math.max(0.05, ...tenants.map((/** @type {any} */ one) => Math.max(windowOf(one, seconds).share ?? 0, windowOf(one, seconds).fair_share ?? 0))) * 1.1;
   const ids = gateIds().map((/** @type {string} */ one) => [one, one]);
   return html`
     <div class="filters">
@@ -81,17 +88,18 @@ export function Classes({ query }) {
       <${Chart} key=${`${gate.id}-${measure}`} ...${lines} format=${format} height=${260} label=${`${word} by class at ${gate.id}, last ${span} minutes`} />
     </${Card}>
     <${Card} title="Classes" note="highest rank first; waits of the last 10 s" flush><${ClassTable} gate=${gate} /></${Card}>
-    <${Card} title="Tenants: share against fair share" note=${tenants.length ? "the bar is what a tenant has, the mark what would be fair (max-min by weight)" : ""} flush>
+    <${Card} title="Tenants: share against fair share" note=${tenants.length ? "the bar is what a tenant had, the mark what would have been fair (max-min by weight); the word judges the last minute" : ""}
+      tools=${html`<${Segmented} label="Window of the shares" options=${SHARED} value=${shared} onChange=${setShared} />`} flush>
       <${Table} caption=${`Tenants of ${gate.id}`} rows=${tenants} rowKey=${(/** @type {any} */ row) => row.name}
         empty=${html`<${Empty} title="No tenants here.">Fairness among tenants shows once requests carry a tenant.</${Empty}>`} columns=${[
           { label: "Tenant", head: true, cell: (row) => row.name },
-          { label: "Share of the room", class: "wide", cell: (row) => html`<${Share} row=${row} most=${most} />` },
-          { label: "Share", number: true, cell: (row) => percent(row.share) },
-          { label: "Fair", number: true, cell: (row) => percent(row.fair_share) },
+          { label: "Share of the room", class: "wide", cell: (row) => html`<${Share} row=${row} seconds=${seconds} most=${most} />` },
+          { label: "Share", number: true, cell: (row) => percent(windowOf(row, seconds).share) },
+          { label: "Fair", number: true, cell: (row) => percent(windowOf(row, seconds).fair_share) },
           { label: "Weight", number: true, cell: (row) => may("operator") && weighable(gate).length
             ? html`<button type="button" class="button plain small-button" aria-label=${`Weight of ${row.name}: ${row.weight}. Change`} onClick=${() => setWeighing(row)}>${count(row.weight)} …</button>` : count(row.weight) },
-          { label: "Waiting", number: true, cell: (row) => count(row.waiting) },
-          { label: "Running", number: true, cell: (row) => count(row.running) },
+          { label: "Waiting now", number: true, cell: (row) => count(row.waiting) },
+          { label: "Running now", number: true, cell: (row) => count(row.running) },
         ]} />
     </${Card}>
     <${Card} title="Since the start"><${Facts} items=${Object.entries(gate.totals ?? {}).map(([name, value]) => [name, count(/** @type {number} */ (value))])} /></${Card}>

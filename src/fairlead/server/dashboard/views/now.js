@@ -17,8 +17,10 @@ const sum = (/** @type {any[]} */ items, /** @type {(one: any) => number} */ pic
 
 function figures(/** @type {any} */ snapshot) {
   const { gates, jobs } = snapshot;
-  const classes = gates.flatMap((/** @type {any} */ one) => one.classes);
-  const bounded = gates.filter((/** @type {any} */ one) => one.slots.total !== null);
+  // A slot of a pool is counted once, where it is used: the pool's own gate has the same tickets again.
+  const own = gates.filter((/** @type {any} */ one) => !one.door.startsWith("pool/"));
+  const classes = own.flatMap((/** @type {any} */ one) => one.classes);
+  const bounded = own.filter((/** @type {any} */ one) => one.slots.total !== null);
   const worst = classes.reduce((/** @type {any} */ most, /** @type {any} */ one) => ((one.waits?.p99 ?? -1) > (most?.waits?.p99 ?? -1) ? one : most), null);
   const refused = sum(classes, (one) => one.refused_per_s);
   return [
@@ -27,7 +29,7 @@ function figures(/** @type {any} */ snapshot) {
     { label: "started per second", value: rate(sum(classes, (one) => one.admitted_per_s)) },
     { label: "refused per second", value: rate(refused), tone: refused > 0 ? "bad" : undefined },
     { label: worst?.waits?.p99 != null ? `longest p99 wait: ${worst.name}` : "longest p99 wait", value: duration(worst?.waits?.p99) },
-    ...(jobs ? [{ label: "jobs running", value: count(jobs.running), of: `${count(jobs.ready)} ready` }] : []),
+    ...(jobs ? [{ label: "jobs running", value: count(jobs.running), of: jobs.leading ? `${count(jobs.ready)} ready` : "another process leads" }] : []),
   ];
 }
 
@@ -38,6 +40,8 @@ function GateButton({ gate, chosen }) {
   return html`<button type="button" class="gate live-figures" aria-pressed=${chosen ? "true" : "false"} onClick=${() => go("now", { gate: gate.id })}>
     <span class="name"><span>${gate.id}</span><span class="tag">${gate.door}</span></span>
     <${SlotStrip} gate=${gate} />
+    ${gate.slots.over && html`<span class="tone-bad">${gate.slots.over}</span>`}
+    ${gate.slots.idle && html`<span class="small muted">${gate.slots.idle}</span>`}
     ${gate.degraded && html`<span class="tone-bad strong">degraded: ${gate.degraded}</span>`}
     <span class="figures"><span><b>${count(gate.slots.used)}</b> ${gate.slots.total === null ? "in use" : `of ${count(gate.slots.total)}`}</span>
       <span><b>${count(waiting)}</b> waiting</span><span><b>${rate(sum(gate.classes, (one) => one.admitted_per_s))}</b>/s</span></span>
@@ -125,6 +129,7 @@ export function Now({ query }) {
   const lines = classLines(gate.id, 5, (one) => one.waits?.[percentile] ?? null);
   return html`
     <${Kpis} label="Of all gates together" items=${figures(snapshot)} />
+    ${snapshot.jobs && snapshot.jobs.leading === false && html`<p class="banner warn" role="status"><strong>Jobs:</strong> ${snapshot.jobs.reason}</p>`}
     <div class="gates" role="group" aria-label="Gates">${snapshot.gates.map((/** @type {any} */ one) => html`<${GateButton} key=${one.id} gate=${one} chosen=${one.id === gate.id} />`)}</div>
     <div class="two">
       <${Card} title="Wait until started, by class" note="last 5 minutes" tools=${html`<${Segmented} label="Percentile" options=${PERCENTILES} value=${percentile} onChange=${setPercentile} />`}>
@@ -132,10 +137,13 @@ export function Now({ query }) {
       </${Card}>
       <${Card} title="Slots and reservations" tools=${may("operator") && gate.slots.total !== null && resizable(gate) && html`<button type="button" class="button" onClick=${() => setResizing(true)}>Resize…</button>`}>
         <${Slots} gate=${gate} />
+        ${gate.slots.over && html`<p class="space tone-bad">${gate.slots.over}.</p>`}
+        ${gate.slots.idle && html`<p class="space" data-idle>Slots are free while work waits: ${gate.slots.idle}.</p>`}
         ${gate.reserved?.length > 0 && html`<div class="space"><${Table} caption="Reservations" rows=${gate.reserved} rowKey=${(/** @type {any} */ row) => row.class} class="inset" columns=${[
           { label: "Kept for", head: true, cell: (row) => html`<${ClassName} gate=${gate.id} name=${row.class} />` },
           { label: "Slots kept", number: true, cell: (row) => count(row.held) },
           { label: "Of these in use", number: true, cell: (row) => count(row.used) },
+          { label: "Free and kept now", number: true, cell: (row) => (row.kept ? `${count(row.kept)}${row.lent_in === null ? "" : `, for ${duration(row.lent_in)}`}` : "0") },
         ]} /></div>`}
       </${Card}>
     </div>
