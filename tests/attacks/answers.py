@@ -1,6 +1,6 @@
 """Answers of backends that are broken or hostile, as bytes, with what a client of the gateway must get for each."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 OK = b"HTTP/1.1 200 OK\r\n"
 TWO = b"Content-Length: 2\r\n\r\nok"
@@ -28,7 +28,7 @@ class Behavior(NamedTuple):
 BEHAVIORS: list[Behavior] = []
 
 
-def passes(name: str, said: bytes, body: bytes = b"ok", status: int = 200, **more: str) -> None:
+def passes(name: str, said: bytes, body: bytes = b"ok", status: int = 200, **more: Any) -> None:
     """Add an answer that reaches the client."""
     BEHAVIORS.append(Behavior(name, said, status, body, **more))
 
