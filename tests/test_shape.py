@@ -228,8 +228,14 @@ def check_public_names(source: Source) -> list[str]:
     listed: list[str] | None = None
     offered: set[str] = set()
     nodes = ast.parse(source.text).body
-    # A door tries its imports, to name the extra that a failing one belongs to.
-    for node in chain(nodes, *(node.body for node in nodes if isinstance(node, ast.Try))):
+    # A door tries its imports, to name the extra that a failing one belongs to; the root loads its own when used.
+    guarded = (
+        node.body
+        for node in nodes
+        if isinstance(node, ast.Try)
+        or (isinstance(node, ast.If) and names_type_checking(node.test))
+    )
+    for node in chain(nodes, *guarded):
         if isinstance(node, ast.ImportFrom) and is_fairlead(absolute(source, node)):
             offered.update(alias.asname or alias.name for alias in node.names)
         elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -239,7 +245,7 @@ def check_public_names(source: Source) -> list[str]:
             names = {target.id for target in targets if isinstance(target, ast.Name)}
             if "__all__" in names:
                 listed = list(ast.literal_eval(node.value)) if node.value else []
-            offered |= names
+            offered |= names - {"TYPE_CHECKING"}
     if listed is None:
         return [f"{source.name}: __init__ has no __all__"]
 

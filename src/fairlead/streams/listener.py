@@ -10,7 +10,8 @@ that have moved.
 batches of later polls (the built-in one), it is polled on, so that every partition with a backlog has its next
 batch waiting; when a partition has enough, polling stops, and where others have too little, or this lasts for over
 a second, that partition is paused.  A consumer of a topic that is not `long_running` and takes longer than
-`max.poll.interval.ms` costs the membership either way, as Kafka means it.  A `long_running` partition is paused
+`max.poll.interval.ms` costs the membership either way, as Kafka means it: it is named, its partition is marked as lost,
+and a new client joins beside it.  A `long_running` partition is paused
 before its job is given, and polling goes on.
 
 **Failure.** The partition rests, paused, and goes on after; other partitions are not concerned.  A record to be
@@ -94,6 +95,7 @@ class Listener(threading.Thread):
         self._client: Client | None = None
         self._complained_at = -inf
         self._late = False  # a job that should be quick is not
+        self._named_late: set[str] = set()  # topics whose late work has been named
         self._look_at = -inf
         self.joined = False  # has been given partitions once
         self.closed = False
@@ -154,10 +156,15 @@ class Listener(threading.Thread):
             return
         if self._client is None:
             self._client = self._connect()
+            self.polled_at = now
         if self._close_by is not None:
             self._close(self._client, self._close_by)
             return
         client = self._client
+        if not self._draining:
+            self._look_for_late(now)
+            if self._recovery.why is not None:
+                return
         pause = self._until_due(now, resting=resting)
         may_poll = resting or self._may_poll(now)
         self._flow.reconcile(client, now, stop=self._draining or resting)
@@ -203,20 +210,38 @@ class Listener(threading.Thread):
             return not self._queue.blocked(self.group_id) and self._flow.may_read(
                 now, self.polled_at
             )
-        if self._late or now >= self._look_at:
-            self._look_at = now + min(1.0, self._settings.max_poll_interval / 4)
-            self._late = self._overdue(now)
-            if self._late:
-                return False
-        return self._flow.may_read(now, self.polled_at)
+        return not self._late and self._flow.may_read(now, self.polled_at)
 
-    def _overdue(self, now: float) -> bool:
-        """Say whether a job that should be quick has run for as long as a member may go without polling."""
-        limit = now - self._settings.max_poll_interval
-        return any(
-            job.blocking and job.group_id == self.group_id and (job.started_at or now) < limit
+    def _look_for_late(self, now: float) -> None:
+        """Name work that outlasts `max.poll.interval.ms`; once Kafka takes the partitions away, so do we.
+
+        To wait for the client's word would not do: it speaks when it is polled, which is after that work.
+        """
+        if not self._late and now < self._look_at:
+            return
+        interval = self._settings.max_poll_interval
+        self._look_at = now + min(1.0, interval / 4)
+        late = self._overdue(now - interval)
+        self._late = bool(late)
+        for job in late:
+            if job.topic not in self._named_late:
+                self._named_late.add(job.topic)
+                log.warning("%s", outlasted(job, now, interval))
+        if late and now - self.polled_at > interval and self._recovery.why is None:
+            why = f"{ran_for(late[0], now)}, and Kafka takes the partitions of a member away that does not poll"
+            self._recovery.ask(why, broken=True)
+
+    def _overdue(self, limit: float) -> list[Job]:
+        """Return the jobs that should be quick and have run since before an instant, oldest first."""
+        return [
+            job
             for job in self._queue.running()
-        )
+            if job.blocking
+            and job.group_id == self.group_id
+            and job.started_at is not None
+            and job.started_at < limit
+            and not job.stale
+        ]
 
     def _sleep(self, seconds: float) -> None:
         """Wait until the group may be polled, or something is due."""
@@ -396,3 +421,20 @@ class Listener(threading.Thread):
         except BrokerFault as fault:
             log.warning("%s: %s", self.group_id, fault)
             self._rest(SLICE)
+
+
+def ran_for(job: Job, now: float) -> str:
+    """Name a job's consumer and partition, and for how long it has run."""
+    consumer = job.holding.topic.shape.consumer.__name__
+    return (
+        f"{consumer}.consume has run for {now - (job.started_at or now):.1f} s on {job.holding.tp}"
+    )
+
+
+def outlasted(job: Job, now: float, interval: float) -> str:
+    """Say which work outlasts the poll interval, what comes of that, and the cure."""
+    return (
+        f"{ran_for(job, now)}, longer than max.poll.interval.ms ({interval:g} s): give topic {job.topic!r} "
+        f"long_running=True, or a smaller batch_size than {job.holding.topic.batch_size}, or raise "
+        "max.poll.interval.ms; until then its partition goes to another member and its records run again"
+    )
