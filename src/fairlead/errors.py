@@ -15,6 +15,7 @@
         DuplicateNode               two nodes of one name
       PayloadError (a ValueError)   what a job is given or returns cannot be stored as JSON; .where says which part
       UnknownRun (a LookupError)    no run, or no job, has that id
+      KeyConflict (a ValueError)    the key of a DAG belongs to a run of another DAG; .key and .run
       StoreError                    the database of jobs
         StoreUnavailable            it cannot be reached, or refuses for now; nothing was changed, try again
         NoDatabase                  there is none where one is only to be read; none was made
@@ -151,6 +152,18 @@ class PayloadError(FairleadError, ValueError):
 
 class UnknownRun(FairleadError, LookupError):
     """No run, or no job, has that id."""
+
+
+class KeyConflict(FairleadError, ValueError):
+    """A key that belongs to a run of another DAG; nothing was stored."""
+
+    def __init__(self, message: str, key: str, run: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+        self.run = run  # None: of another DAG of the same call
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.key, self.run)
 
 
 class StoreError(FairleadError):

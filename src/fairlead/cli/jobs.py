@@ -102,6 +102,14 @@ def submit(
             "--start-at", metavar="TIME", help="Not before, such as 2026-03-01T12:00:00Z."
         ),
     ] = None,
+    on_conflict: Annotated[
+        str,
+        typer.Option(
+            "--on-conflict",
+            metavar="error|existing",
+            help="If its key belongs to a run of another DAG: fail, or give that run.",
+        ),
+    ] = "error",
     wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; 1 if it fails.")] = False,
     timeout: Timeout = None,
     as_json: Json = False,
@@ -113,7 +121,7 @@ def submit(
         from fairlead.cli.saying import note
 
         given = file if file != "-" else sys.stdin.buffer.read()
-        said = await operations.submit(given, start_at)
+        said = await operations.submit(given, start_at, on_conflict)
         if not wait:
             tell(said, as_json, said["id"])
             if not said["new"] and not as_json:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fairlead.errors import UnknownRun
 from fairlead.jobs import large
 from fairlead.jobs.bodies import BODIES, PlannerBody, ScheduleBody, SlaBody
+from fairlead.jobs.conflicts import ERROR
 from fairlead.jobs.metrics import Metrics
 from fairlead.jobs.openapi import document
 from fairlead.jobs.operating import MOST_SHOWN, SHOWN, Operations, schedule_of
@@ -146,13 +147,13 @@ class JobsApi(Application):
     # Runs
 
     async def _submit(self, scope: Scope, receive: Receive) -> Answer:
-        query = read_query(scope, ("start_at",))
+        query = read_query(scope, ("start_at", "on_conflict"))
         body = await read_body(scope, receive, largest=LARGEST_BODY)
-        start_at = query.get("start_at")
+        how = query.get("start_at"), query.get("on_conflict", ERROR)
         if len(body) < LARGE:
-            said = await self.operations.submit(object_of(body), start_at)
+            said = await self.operations.submit(object_of(body), *how)
         else:
-            said = await self.aside.run(large.submit, large.home_of(self.jobs), body, start_at)
+            said = await self.aside.run(large.submit, large.home_of(self.jobs), body, *how)
             self.operations.look()
         given = answer(said, 201 if said["new"] else 200)
         return given._replace(headers=((b"location", f"/v1/runs/{said['id']}".encode()),))

@@ -56,12 +56,12 @@ async def _operations(home: Home) -> AsyncIterator[Operations]:
         await jobs.close()
 
 
-async def submit(home: Home, body: bytes, start_at: str | None) -> dict[str, Any]:
+async def submit(home: Home, body: bytes, start_at: str | None, on_conflict: str) -> dict[str, Any]:
     """Store a run, as `POST /v1/runs` does."""
     with telling_errors():
         dag = object_of(body)
         async with _operations(home) as operations:
-            return await operations.submit(dag, start_at)
+            return await operations.submit(dag, start_at, on_conflict)
 
 
 async def put_schedule(home: Home, name: str, body: bytes) -> tuple[bool, bytes]:

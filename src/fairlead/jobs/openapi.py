@@ -180,7 +180,11 @@ def document(
 
 def _runs(secured: bool) -> dict[str, Any]:
     listed = json_of(list_of("runs", "Run"))
-    submitted = {"200": json_of(ref("Submitted")), "201": json_of(ref("Submitted"))}
+    submitted = {
+        "200": json_of(ref("Submitted")),
+        "201": json_of(ref("Submitted")),
+        **problems("409"),
+    }
     queries = [
         in_query("state", {"enum": list(RUN_STATES)}),
         in_query("tenant", {"type": "string"}),
@@ -196,7 +200,18 @@ def _runs(secured: bool) -> dict[str, Any]:
                 "Submit a DAG: durable when answered, 200 if its key was used before",
                 submitted,
                 secured,
-                [in_query("start_at", {"type": "string"})],
+                [
+                    in_query("start_at", {"type": "string"}),
+                    in_query(
+                        "on_conflict",
+                        {
+                            "type": "string",
+                            "enum": ["error", "existing"],
+                            "default": "error",
+                            "description": "of a key that belongs to a run of another DAG",
+                        },
+                    ),
+                ],
                 takes="Dag",
             ),
         },

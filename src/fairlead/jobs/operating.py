@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.config import shown, whole
 from fairlead.documents.reading import Problem, content_of, lines_of
 from fairlead.errors import BadFile, ConfigError, UnknownRun
+from fairlead.jobs.conflicts import ERROR
 from fairlead.jobs.cron import checked
 from fairlead.jobs.executors.base import check_declared
 from fairlead.jobs.explaining import explain
@@ -52,10 +53,12 @@ class Operations:
 
     # Runs
 
-    async def submit(self, dag: Any, start_at: Any = None) -> dict[str, Any]:
-        """Store a DAG file, by its path or what is in it, or a mapping like one."""
+    async def submit(
+        self, dag: Any, start_at: Any = None, on_conflict: str = ERROR
+    ) -> dict[str, Any]:
+        """Store a DAG file, by its path or its content, or a mapping like it."""
         given: Any = _Content(dag) if isinstance(dag, bytes) else dag
-        run = await self.jobs.submit(given, start_at=start_at)
+        run = await self.jobs.submit(given, start_at=start_at, on_conflict=on_conflict)
         return {"id": run.id, "new": run.new}
 
     async def runs(

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from fairlead.config import seconds, shown
 from fairlead.core import Gate
 from fairlead.errors import ConfigError, Misuse, ShuttingDown, StoreUnavailable, UnknownRun
+from fairlead.jobs import verbs
 from fairlead.jobs.announcing import Announcer
 from fairlead.jobs.estimates import Estimates
-from fairlead.jobs.executors.base import check_declared, specs_of
-from fairlead.jobs.files import runs_of
-from fairlead.jobs.outcome import Outcome, Run, find_run, outcome_of_rows, run_number
+from fairlead.jobs.executors.base import specs_of
+from fairlead.jobs.outcome import Outcome, find_run, outcome_of_rows, run_number
 from fairlead.jobs.registry import DEFAULT_EXECUTOR, Task, check_options, same, task_of
 from fairlead.jobs.scheduling import Scheduler
 from fairlead.jobs.settings import settings_of
-from fairlead.jobs.sla import KEEP, changed_sla, read_time
+from fairlead.jobs.sla import KEEP, changed_sla
 from fairlead.jobs.states import TERMINAL
 from fairlead.jobs.stores.opening import open_store
 from fairlead.jobs.upkeep import Upkeep
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from fairlead.jobs.executors.base import ExecutorSpec
     from fairlead.jobs.graph import Dag
+    from fairlead.jobs.outcome import Run
     from fairlead.jobs.records import Ending, Finished, JobRow, RunRow
     from fairlead.jobs.stores.base import Store
     from fairlead.runtime import MakeGate
@@ -177,28 +178,41 @@ class Jobs:
         *,
         start_at: Any = None,
         connection: Any = None,
+        on_conflict: str = "error",
     ) -> Run:
         """Store a DAG, or a DAG file, as a run: durable when it returns.  The same key gives the same run.
 
-        With `connection` (asyncpg or psycopg) it is part of the caller's own transaction.
+        With `connection` (asyncpg or psycopg) it is part of the caller's own transaction.  A key that belongs to a
+        run of another DAG is a KeyConflict; with `on_conflict="existing"` it gives that run.
         """
-        return (await self.submit_all([dag], start_at=start_at, connection=connection))[0]
+        runs = await self.submit_all(
+            [dag], start_at=start_at, connection=connection, on_conflict=on_conflict
+        )
+        return runs[0]
 
     async def submit_all(
-        self, dags: Iterable[Any], *, start_at: Any = None, connection: Any = None
+        self,
+        dags: Iterable[Any],
+        *,
+        start_at: Any = None,
+        connection: Any = None,
+        on_conflict: str = "error",
     ) -> list[Run]:
         """Store many DAGs in one transaction."""
         store = await self.store()
-        now = store.now()
-        at = None if start_at is None else read_time(start_at, "start_at", now)
-        learned = None if self.scheduler is None else self.scheduler.estimates.means()
-        runs = runs_of(dags, self.tasks, now=now, start_at=at, estimates=learned)
-        await check_declared(store, self.executors, runs)
-        submitted = await store.submit(runs, connection)
+        runs = await verbs.submit_all(
+            store,
+            self.tasks,
+            self.executors,
+            dags,
+            start_at=start_at,
+            connection=connection,
+            on_conflict=on_conflict,
+            estimates=None if self.scheduler is None else self.scheduler.estimates.means(),
+        )
         if self.scheduler is not None:
             self.scheduler.look_soon()
-        make = tuple.__new__  # as for rows: a thousand of them for each batch of a queue
-        return [make(Run, (str(dag), new)) for dag, new in submitted]
+        return runs
 
     async def wait(self, run: Any, timeout: Any = None) -> Outcome:
         """Wait for a run to end, well or not; `TimeoutError` if it takes longer than `timeout`."""
@@ -265,11 +279,7 @@ class Jobs:
         return await self._change(run, "set_sla", soft, hard, node)
 
     async def _change(self, run: Any, verb: str, *args: Any) -> bool:
-        store = await self.store()
-        dag = run_number(run)
-        changed: bool = await getattr(store, verb)(dag, *args)
-        if not changed:
-            await find_run(store, dag)
+        changed = await verbs.change(await self.store(), run, verb, *args)
         if self.scheduler is not None:
             self.scheduler.look_soon()
             self.scheduler.crew.hear_soon()

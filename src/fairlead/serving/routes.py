@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fairlead.config import shown
-from fairlead.errors import FairleadError, ShuttingDown, StoreError, UnknownRun
+from fairlead.errors import FairleadError, KeyConflict, ShuttingDown, StoreError, UnknownRun
 from fairlead.serving.http import Answer, Problem, Stream, left, respond
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def telling_errors() -> Iterator[None]:
         yield
     except UnknownRun as error:
         raise Problem(404, "not_found", str(error)) from None
+    except KeyConflict as error:
+        raise Problem(409, "key_conflict", str(error)) from None
     except (StoreError, ShuttingDown) as error:
         detail = f"{error}; nothing was changed, try again"
         raise Problem(503, "unavailable", detail, headers=RETRY_AFTER) from None

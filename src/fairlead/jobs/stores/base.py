@@ -77,10 +77,13 @@ class Store(Protocol):
 
     # Submitting
 
-    async def submit(self, runs: Sequence[NewRun], connection: Any = None) -> list[Submitted]:
+    async def submit(
+        self, runs: Sequence[NewRun], connection: Any = None, *, compare: bool = False
+    ) -> list[Submitted]:
         """Store runs, durably; with a `connection`, in its transaction (PostgreSQL: asyncpg or psycopg).
 
-        A key that is taken gives back the run that has it, and stores nothing.
+        A key that is taken gives back the run that has it, and stores nothing.  With `compare`, a key that belongs to
+        a run of another DAG is a KeyConflict, and nothing of the call is stored.
         """
 
     # The scheduler

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 from operator import itemgetter
 from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from fairlead.errors import Misuse, StoreError
+from fairlead.errors import Misuse, StoreError, StoreUnavailable
+from fairlead.jobs.conflicts import check_call
 from fairlead.jobs.records import (
     NOBODY,
     Beat,
@@ -39,9 +41,10 @@ from fairlead.jobs.stores.postgres_rows import (
     storable,
 )
 from fairlead.jobs.stores.postgres_submitting import (
-    call_of,
+    has_key,
+    needs_undo,
+    store_runs,
     submit_on,
-    submitted,
 )
 
 if TYPE_CHECKING:
@@ -210,16 +213,43 @@ class PostgresStore(Operations):
 
     # Submitting
 
-    async def submit(self, runs: Sequence[NewRun], connection: Any = None) -> list[Submitted]:
+    async def submit(
+        self, runs: Sequence[NewRun], connection: Any = None, *, compare: bool = False
+    ) -> list[Submitted]:
         if not runs:
             return []
+        if compare and len(runs) > 1 and has_key(runs):
+            check_call(runs)
         if connection is not None:
-            return await submit_on(connection, self._address, self._hints.channel, runs)
+            return await self._submit_on(connection, runs, compare)
         # With keys a repetition finds what the first try stored.
         safe = all(run.key is not None for run in runs)
-        rows = await self._fetch(*call_of(runs), again=safe)
+        if needs_undo(runs, compare):
+            answers = await self._submit_together(runs, safe)
+        else:
+            answers = await store_runs(partial(self._fetch, again=safe), runs, compare)
         self._hints.send()
-        return submitted(rows)
+        return answers
+
+    async def _submit_on(
+        self, connection: Any, runs: Sequence[NewRun], compare: bool
+    ) -> list[Submitted]:
+        return await submit_on(connection, self._address, self._hints.channel, runs, compare)
+
+    async def _submit_together(self, runs: Sequence[NewRun], safe: bool) -> list[Submitted]:
+        """Store runs and compare those whose keys are taken, in one transaction."""
+        for last in (not safe, True):
+            try:
+                async with self._connections.transaction() as connection:
+
+                    async def fetch(sql: str, *args: Any, on: Any = connection) -> Any:
+                        return await on.fetch(self._sql(sql), *args)
+
+                    return await store_runs(fetch, runs, True)
+            except StoreUnavailable as error:
+                if last or isinstance(error.__cause__, TimeoutError):
+                    raise
+        raise AssertionError("unreachable")
 
     # The scheduler
 

@@ -1,14 +1,18 @@
 """Submissions on their way into PostgreSQL: runs turned into columns, and the caller's own connection.
 
 `submit(connection=…)` takes a connection of asyncpg (also one of a pool) or of psycopg (async, or sync, which is then
-used in a thread while `submit` waits) with an open transaction.  Everything happens in that transaction: nobody sees
-the run before it commits, and nothing is left of it if it does not.
+used in a thread while `submit` waits) with an open transaction; `jobs.sync` takes the sync ones.  Everything happens in
+that transaction: nobody sees the run before it commits, and nothing is left of it if it does not.
+
+What is stored, and whether a key is another DAG's, is decided by `store_runs` alone.  It reaches the database through a
+function that runs one statement (`$1` for the first value), whichever driver that is of.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import contextmanager
 from itertools import chain, repeat
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -16,16 +20,20 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from fairlead.config import shown
-from fairlead.errors import ConfigError, Misuse, SchemaMismatch, StoreUnavailable
+from fairlead.errors import ConfigError, KeyConflict, Misuse, SchemaMismatch, StoreUnavailable
+from fairlead.jobs.conflicts import KeptJob, KeptRun, check_stored
 from fairlead.jobs.records import AlikeRuns, Submitted
+from fairlead.jobs.stores.at_once import at_once
 from fairlead.jobs.stores.postgres_connections import PASSING, UNMIGRATED, judged, migrate_command
 from fairlead.jobs.stores.postgres_rows import columns, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from fairlead.jobs.records import NewJob, NewRun
     from fairlead.jobs.stores.postgres_connections import Address
+
+    Fetch = Callable[..., Awaitable[Sequence[Any]]]
 
 # The parameters of the function `submit`: how many runs, their columns, whether there are keys, and columns of jobs.
 # `texts` are never null.
@@ -36,24 +44,26 @@ JOBS = (
 )
 TYPES = f"{RUNS} {JOBS}".split()
 # Every text is followed by the separator, the last one too: of nothing but an empty text no array could be made.
-FOR_ASYNCPG = {
+AS_TEXT = {
     "texts": f"trim_array(string_to_array(${{}}::text, ${len(TYPES) + 1}::text), 1)",
     "int[]": "${}::text::int[]",
 }
 SUBMIT = "SELECT owners, fresh FROM fairlead.submit({})".format(
     ", ".join(
-        FOR_ASYNCPG.get(kind, f"${{}}::{kind}").format(place) for place, kind in enumerate(TYPES, 1)
+        AS_TEXT.get(kind, f"${{}}::{kind}").format(place) for place, kind in enumerate(TYPES, 1)
     )
-)
-SUBMIT_BY_PSYCOPG = "SELECT owners, fresh FROM fairlead.submit({})".format(
-    ", ".join(f"%s::{kind}" for kind in TYPES).replace("texts", "text[]")
 )
 SUBMIT_ALIKE = (
     "SELECT owners, fresh FROM fairlead.submit_alike($1::int, {}, {}, {}, $6::text, $7::text, $8::text, "
     "$9::float8, $10::float8, $11::int, $12::float8, $13::float8, $14::float8)"
 ).format(*(f"trim_array(string_to_array(${place}::text, $2::text), 1)" for place in (3, 4, 5)))
+# What is compared of runs whose keys are taken, wherever they are by now.
+STORED = """
+SELECT d.dag, d.name, j.name, j.task, j.needs, j.payload, j.node
+FROM fairlead.{0}dags d JOIN fairlead.{0}jobs j ON j.dag = d.dag WHERE d.dag = ANY ($1::bigint[])"""
+STORED = f"{STORED.format('')} UNION ALL {STORED.format('archived_')} ORDER BY 1, 7"
 SEPARATOR = "\x1f"  # in no name, and escaped in JSON
-NOTIFY = "SELECT pg_notify({}, '')"
+NOTIFY = "SELECT pg_notify($1, '')"
 
 
 def columns_of(runs: Sequence[NewRun]) -> list[Any]:
@@ -97,10 +107,10 @@ def _columns_of_jobs(jobs: Sequence[NewJob], runs: Sequence[NewRun]) -> list[Any
 
 
 def call_of(runs: Sequence[NewRun]) -> list[Any]:
-    """Tell the statement by which asyncpg stores runs, and its arguments."""
+    """Make the statement that stores runs, and its values."""
     if isinstance(runs, AlikeRuns):
         return [SUBMIT_ALIKE, *_columns_of_alike(runs)]
-    return [SUBMIT, *_for_asyncpg(columns_of(runs))]
+    return [SUBMIT, *_as_text(columns_of(runs))]
 
 
 def _columns_of_alike(runs: AlikeRuns) -> list[Any]:
@@ -131,8 +141,8 @@ def _separator(texts: Iterable[str]) -> str:
     return SEPARATOR + token_hex(8) if found else SEPARATOR
 
 
-def _for_asyncpg(told: Sequence[Any]) -> list[Any]:
-    """Write texts as one text and numbers as another: an array takes the driver many times as long."""
+def _as_text(told: Sequence[Any]) -> list[Any]:
+    """Write texts as one text and numbers as another: an array takes a driver many times as long."""
     all_texts = chain.from_iterable(
         column or () for column, kind in zip(told, TYPES, strict=True) if kind == "texts"
     )
@@ -180,47 +190,121 @@ def _array(nodes: Sequence[int]) -> str | None:
     return "{" + ",".join(map(str, nodes)) + "}" if nodes else None
 
 
-async def submit_on(
-    connection: Any, address: Address, channel: str, runs: Sequence[NewRun]
+def has_key(runs: Sequence[NewRun]) -> bool:
+    """Whether a run has a key; runs that are alike have none."""
+    return not isinstance(runs, AlikeRuns) and any(run.key is not None for run in runs)
+
+
+def needs_undo(runs: Sequence[NewRun], compare: bool) -> bool:
+    """Whether a key of another DAG may be found after other runs of the call were stored."""
+    return compare and len(runs) > 1 and has_key(runs)
+
+
+async def store_runs(fetch: Fetch, runs: Sequence[NewRun], compare: bool) -> list[Submitted]:
+    """Store runs; with `compare`, raise KeyConflict if a key belongs to another DAG.
+
+    One statement, and a second one only if a key is taken.  If `needs_undo`, the caller undoes the first on an error.
+    """
+    answers = submitted(await fetch(*call_of(runs)))
+    if compare and (taken := sorted({dag for dag, new in answers if not new})):
+        check_stored(runs, answers, _stored(await fetch(STORED, taken)))
+    return answers
+
+
+def _stored(rows: Iterable[Any]) -> dict[int, KeptRun]:
+    """Gather jobs into their runs."""
+    jobs: dict[int, tuple[str, list[KeptJob]]] = {}
+    for dag, called, name, task, needs, payload, _ in rows:
+        jobs.setdefault(dag, (called, []))[1].append(KeptJob(name, task, needs, payload))
+    return {dag: KeptRun(*found) for dag, found in jobs.items()}
+
+
+async def _submit_inside(
+    fetch: Fetch, channel: str, runs: Sequence[NewRun], compare: bool
 ) -> list[Submitted]:
-    """Store runs in the transaction that is open on somebody's connection."""
+    """Store runs in an open transaction; a KeyConflict leaves that as it was."""
+    undo = needs_undo(runs, compare)
+    if undo:
+        await fetch("SAVEPOINT fairlead_submit")
+    try:
+        answers = await store_runs(fetch, runs, compare)
+    except KeyConflict:
+        if undo:
+            await fetch("ROLLBACK TO SAVEPOINT fairlead_submit")
+            await fetch("RELEASE SAVEPOINT fairlead_submit")
+        raise
+    if undo:
+        await fetch("RELEASE SAVEPOINT fairlead_submit")
+    if any(new for _, new in answers):
+        await fetch(NOTIFY, channel)
+    return answers
+
+
+async def submit_on(
+    connection: Any, address: Address, channel: str, runs: Sequence[NewRun], compare: bool
+) -> list[Submitted]:
+    """Store runs in the transaction that is open on the caller's connection."""
     if isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
         if not connection.is_in_transaction():
-            raise _no_transaction()
-        try:
-            sql, *told = call_of(runs)
-            rows = await connection.fetch(address.with_schema(sql), *told)
-            await connection.fetch(NOTIFY.format("$1"), channel)
-        except asyncpg.PostgresError as error:
+            raise no_transaction("async with connection.transaction():")
+
+        async def fetch(sql: str, *args: Any) -> Any:
+            return await connection.fetch(address.with_schema(sql), *args)
+
+        with told(address):
+            return await _submit_inside(fetch, channel, runs, compare)
+
+    psycopg = sys.modules.get("psycopg")
+    if psycopg is not None and isinstance(connection, psycopg.Connection):
+        return await asyncio.to_thread(submit_through, connection, address, channel, runs, compare)
+    if psycopg is None or not isinstance(connection, psycopg.AsyncConnection):
+        raise ConfigError(
+            "connection= must be a connection of asyncpg or psycopg with an open transaction; "
+            f"got {shown(connection)}; for SQLAlchemy and Django there is jobs.sync.submit"
+        )
+    _check_transaction(connection, "async with connection.transaction():")
+    # A cursor of our own: those that the connection makes may read placeholders in another way.
+    async with psycopg.AsyncRawCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+
+        async def fetch_by_cursor(sql: str, *args: Any) -> Any:
+            await cursor.execute(address.with_schema(sql), args or None)
+            return await cursor.fetchall() if cursor.description else []
+
+        with told(address):
+            return await _submit_inside(fetch_by_cursor, channel, runs, compare)
+
+
+def submit_through(
+    connection: Any, address: Address, channel: str, runs: Sequence[NewRun], compare: bool
+) -> list[Submitted]:
+    """Store runs in the transaction that is open on a sync connection of psycopg."""
+    psycopg: Any = sys.modules["psycopg"]
+    _check_transaction(connection, "with connection.transaction():")
+    with psycopg.RawCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+
+        async def fetch(sql: str, *args: Any) -> Any:
+            cursor.execute(address.with_schema(sql), args or None)
+            return cursor.fetchall() if cursor.description else []
+
+        with told(address):
+            return at_once(_submit_inside(fetch, channel, runs, compare))
+
+
+@contextmanager
+def told(address: Address) -> Iterator[None]:
+    """Say errors of a caller's connection in our words."""
+    psycopg: Any = sys.modules.get("psycopg")
+    drivers = (
+        (asyncpg.PostgresError,) if psycopg is None else (asyncpg.PostgresError, psycopg.Error)
+    )
+    try:
+        yield
+    except drivers as error:
+        if isinstance(error, asyncpg.PostgresError):
             if (judgement := judged(error, address)) is None:
                 raise
             raise judgement from error
-        return submitted(rows)
-
-    psycopg = sys.modules.get("psycopg")
-    if psycopg is None or not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
-        raise ConfigError(
-            "connection= must be a connection of asyncpg or psycopg with an open transaction; "
-            f"got {shown(connection)}"
-        )
-    idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-    if connection.autocommit and idle:
-        raise _no_transaction()
-    columns = columns_of(runs)
-    sql = address.with_schema(SUBMIT_BY_PSYCOPG)
-    # A cursor of our own: those that the connection makes may read placeholders in another way.
-    try:
-        if isinstance(connection, psycopg.Connection):
-            found = await asyncio.to_thread(_submit_in_thread, connection, sql, columns, channel)
-        else:
-            async with psycopg.AsyncCursor(
-                connection, row_factory=psycopg.rows.tuple_row
-            ) as cursor:
-                await cursor.execute(sql, columns)
-                found = await cursor.fetchall()
-                await cursor.execute(NOTIFY.format("%s"), [channel])
-    except psycopg.Error as error:
-        code = error.sqlstate or "08"
+        code = getattr(error, "sqlstate", None) or "08"
         if code in UNMIGRATED:
             raise SchemaMismatch(
                 f"the database of this connection has no Fairlead schema {address.schema!r}; "
@@ -231,20 +315,18 @@ async def submit_on(
                 f"nothing was stored ({' '.join(str(error).split())}); run the transaction again"
             ) from error
         raise
-    return submitted(found)
 
 
-def _submit_in_thread(connection: Any, sql: str, columns: list[Any], channel: str) -> list[Any]:
+def _check_transaction(connection: Any, how: str) -> None:
     psycopg: Any = sys.modules["psycopg"]
-    with psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
-        cursor.execute(sql, columns)
-        found: list[Any] = cursor.fetchall()
-        cursor.execute(NOTIFY.format("%s"), [channel])
-    return found
+    idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    if connection.autocommit and idle:
+        raise no_transaction(how)
 
 
-def _no_transaction() -> Misuse:
+def no_transaction(how: str) -> Misuse:
+    """Refuse a connection that would store the run at once."""
     return Misuse(
         "connection= has no open transaction; open one first, "
-        "as in `async with connection.transaction():`, or leave connection= out"
+        f"as in `{how}`, or leave connection= out"
     )

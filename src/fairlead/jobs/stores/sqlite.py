@@ -16,12 +16,12 @@ import asyncio
 import contextlib
 import sqlite3
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from fairlead.errors import Misuse
+from fairlead.jobs.conflicts import check_call
 from fairlead.jobs.records import (
     Beat,
     Claim,
@@ -178,13 +178,20 @@ class SqliteStore:
 
     # Submitting
 
-    async def submit(self, runs: Sequence[NewRun], connection: Any = None) -> list[Submitted]:
+    async def submit(
+        self, runs: Sequence[NewRun], connection: Any = None, *, compare: bool = False
+    ) -> list[Submitted]:
         if connection is not None:
             raise Misuse(
                 "only PostgreSQL can submit in your own transaction; leave out connection="
             )
-        work = partial(sqlite_submitting.submit, runs=list(runs), now=self._time())
-        return await self._change(work)
+        runs = list(runs)
+        if compare and len(runs) > 1:
+            check_call(runs)
+        now = self._time()
+        return await self._change(
+            lambda db: sqlite_submitting.submit(db, runs, now, compare=compare)
+        )
 
     # The scheduler
 

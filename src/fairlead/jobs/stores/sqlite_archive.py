@@ -17,6 +17,7 @@ from fairlead.jobs.stores.sqlite_rows import (
     count,
     id_of,
     job_row,
+    key_of,
     run_row,
     tell,
 )
@@ -101,15 +102,34 @@ def archive(connection: sqlite3.Connection, before: float, limit: int) -> int:
         for job in jobs:
             changes[job[4]] = changes.get(job[4], 0) - 1
         packed = zlib.compress(compact(jobs).encode())
+        calls = payloads(connection, dag) if run[3] is not None else {}
         connection.execute("INSERT INTO archive VALUES (?, ?, ?)", (dag, compact(run), packed))
         connection.execute(
             f"DELETE FROM payloads WHERE id BETWEEN (? << {SHIFT}) AND (? << {SHIFT}) + {NODE}",
             (dag, dag),
         )
+        if calls:  # of a run with a key: its DAG is compared with those that use the key again
+            packed = zlib.compress(compact(list(calls.items())).encode())
+            connection.execute("INSERT INTO payloads VALUES (?, ?)", (key_of(dag, NODE), packed))
         connection.execute(f"DELETE FROM jobs WHERE {OF_RUN}", (dag, dag))
         connection.execute("DELETE FROM dags WHERE id = ?", (dag,))
     count(connection, changes)
     return len(runs)
+
+
+def payloads(connection: sqlite3.Connection, dag: int) -> dict[int, str]:
+    """Read the calls of a run's jobs, by node; of an archived run without a key there are none."""
+    packed = connection.execute(
+        "SELECT payload FROM payloads WHERE id = ?", (key_of(dag, NODE),)
+    ).fetchone()
+    if packed is not None:  # no job has this node: a run has fewer
+        return dict(json.loads(zlib.decompress(packed[0])))
+    rows = connection.execute(
+        "SELECT jobs.id, coalesce(jobs.payload, payloads.payload) FROM jobs "
+        f"LEFT JOIN payloads ON payloads.id = jobs.id WHERE {OF_RUN}",
+        (dag, dag),
+    )
+    return {key & NODE: payload for key, payload in rows.fetchall()}
 
 
 def archived_run(connection: sqlite3.Connection, dag: int) -> RunRow | None:

@@ -7,13 +7,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import ConfigError
+from fairlead.jobs.conflicts import KeptJob, KeptRun, check_stored
 from fairlead.jobs.records import NewJob, NewRun, Schedule, Submitted
 from fairlead.jobs.states import CREATED
-from fairlead.jobs.stores.sqlite_rows import MOST_NODES, SHIFT, compact, count, not_before, tell
+from fairlead.jobs.stores import sqlite_archive, sqlite_runs
+from fairlead.jobs.stores.sqlite_rows import NODE, SHIFT, compact, count, not_before, tell
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 LONG = 2_000  # characters of a payload that lies apart
 SIZES = (256, 32, 4, 1)  # rows per statement: few sizes, so that prepared statements are used again
@@ -46,10 +48,15 @@ def insert(
             done += size
 
 
-def submit(connection: sqlite3.Connection, runs: Sequence[NewRun], now: float) -> list[Submitted]:
-    """Store runs whose keys are free."""
+def submit(
+    connection: sqlite3.Connection, runs: Sequence[NewRun], now: float, *, compare: bool = False
+) -> list[Submitted]:
+    """Store runs whose keys are free; with `compare`, refuse all if a key belongs to another DAG."""
     following = next_dag(connection)
     taken = keys_taken(connection, runs)
+    if compare and taken:
+        holders = [Submitted(taken.get((run.tenant, run.key or ""), 0), False) for run in runs]
+        check_stored(runs, holders, kept_runs(connection, taken.values()))
     answers: list[Submitted] = []
     dags: list[tuple[Any, ...]] = []
     jobs: list[tuple[Any, ...]] = []
@@ -79,6 +86,22 @@ def submit(connection: sqlite3.Connection, runs: Sequence[NewRun], now: float) -
     return answers
 
 
+def kept_runs(connection: sqlite3.Connection, dags: Iterable[int]) -> dict[int, KeptRun]:
+    """Read what is compared of runs, also of archived ones."""
+    found: dict[int, KeptRun] = {}
+    for dag in dags:
+        run = sqlite_runs.run(connection, dag)
+        if run is None:
+            continue
+        jobs = sqlite_runs.jobs(connection, dag)
+        payloads = sqlite_archive.payloads(connection, dag)
+        found[dag] = KeptRun(
+            run.name,
+            [KeptJob(job.name, job.task, job.needs, payloads.get(job.node)) for job in jobs],
+        )
+    return found
+
+
 def next_dag(connection: sqlite3.Connection) -> int:
     """Tell the number that the next run gets; under the write lock nobody else takes it."""
     found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'dags'").fetchone()
@@ -101,8 +124,8 @@ def keys_taken(
 
 
 def dag_values(dag: int, run: NewRun, now: float) -> tuple[Any, ...]:
-    if not 0 < len(run.jobs) <= MOST_NODES:
-        raise ConfigError(f"run {run.name!r} has {len(run.jobs)} jobs; a run has 1 to {MOST_NODES}")
+    if not 0 < len(run.jobs) <= NODE:
+        raise ConfigError(f"run {run.name!r} has {len(run.jobs)} jobs; a run has 1 to {NODE}")
     left = len(run.jobs)
     # fmt: off
     return (
