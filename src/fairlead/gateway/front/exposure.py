@@ -27,6 +27,24 @@ REMEMBERED = 1024  # verdicts
 LONGEST_REMEMBERED = 100
 
 
+class Rule(NamedTuple):
+    """How a server resolves `..`: after or before it has merged slashes, and taken parameters off."""
+
+    resolves: bool = True
+    slashes_first: bool = True  # else `..` takes back an empty segment (RFC 3986)
+    parameters_first: bool = True  # else `..;` is the name of a segment
+
+
+PLAIN = Rule()
+RULES = (
+    PLAIN,
+    Rule(slashes_first=False),
+    Rule(parameters_first=False),
+    Rule(slashes_first=False, parameters_first=False),
+    Rule(resolves=False),
+)
+
+
 class Closed(NamedTuple):
     """What closes a path: an entry of the table of engines or of `expose.deny`."""
 
@@ -88,7 +106,7 @@ class _Paths:
         self._begun: dict[str, str] = {}
         for entry in entries:
             plain = entry.removesuffix("*")
-            text = _joined(_segments(_cleaned(_decoded(plain)), dots=True))
+            text = _joined(_segments(_cleaned(_decoded(plain)), PLAIN))
             if plain == entry:
                 self._whole[text] = entry
             else:
@@ -118,8 +136,8 @@ def readings(path: str) -> set[str]:
     for _ in range(DECODINGS + 1):
         texts = {_cleaned(path), _cleaned(path.partition("\0")[0])}
         for text in texts | {_QUERY.split(text, maxsplit=1)[0] for text in texts}:
-            for dots in (True, False):
-                segments = _segments(text, dots=dots)
+            for rule in RULES:
+                segments = _segments(text, rule)
                 found.add(_joined(segments))
                 if text.startswith("//"):  # as a reference to another host
                     found.add(_joined(segments[1:]))
@@ -158,18 +176,18 @@ def _cleaned(path: str) -> str:
     return _INVISIBLE.sub("", path).replace("\\", "/").casefold()
 
 
-def _segments(path: str, *, dots: bool) -> list[str]:
-    """Split a path, without empty segments and parameters; `dots` resolves `..`."""
+def _segments(path: str, rule: Rule) -> list[str]:
+    """Split a path and resolve `..` by a rule; return it without empty segments and parameters."""
     segments: list[str] = []
     for segment in path.split("/"):
         plain = segment.partition(";")[0]
-        if plain in ("", "."):
-            continue
-        if dots and plain == "..":
+        if rule.parameters_first:
+            segment = plain
+        if segment == ".." and rule.resolves:
             del segments[-1:]
-        else:
+        elif segment != "." and (segment or not rule.slashes_first):
             segments.append(plain)
-    return segments
+    return [plain for plain in segments if plain not in ("", ".")]
 
 
 def _joined(segments: list[str]) -> str:
