@@ -47,6 +47,7 @@ class Call:
         "_unsent",
         "_uploads",
         "_whole",
+        "attempts",
         "ending",
         "error",
         "gone",
@@ -68,6 +69,7 @@ class Call:
         self.task = task
         self.upstream = ""
         self.number = 0  # of the try, as its fleet counts them
+        self.attempts = 0  # tries that failed after a byte was sent
         self.gone = False
         self.waits = False  # for the backend, not for the client to take what was sent
         self.looks = 0  # since the backend took or sent something

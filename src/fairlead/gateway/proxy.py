@@ -173,19 +173,14 @@ class Proxy:
                 if isinstance(connection, Failed):
                     if connection.ours:
                         outcome = None
-                    elif connection.why is not None and self._repeats(
-                        connection.why, call, len(tried), unsent=connection.unsent
-                    ):
-                        another = self._fleet.next(place, model, tried)
-                        if another is None and connection.why == "reset":
-                            another = upstream  # a new connection may do
+                    another = self._another(connection.why, call, tried, unsent=connection.unsent)
                     if another is None:
                         return connection.failure
                     continue
                 answer = connection.answer
                 outcome = _outcome(answer.status, answer.fields)
-                if outcome != "ok" and self._repeats(answer.status, call, len(tried)):
-                    another = self._fleet.next(place, model, tried)
+                if outcome != "ok":
+                    another = self._another(answer.status, call, tried)
                     if another is not None:
                         connection.abort()
                         continue
@@ -205,13 +200,28 @@ class Proxy:
                 upstream = another
         return _unreachable(tried)
 
-    def _repeats(self, why: int | str, call: Call, tries: int, *, unsent: bool = False) -> bool:
-        """Return whether a failed try may be repeated; count it if so."""
-        retries, scope = self._retries, call.scope
-        if tries >= retries.attempts or why not in retries.on:
-            return False
-        safe = call.whole and is_safe(retries, scope["method"], own_path(scope))
-        return (unsent or safe) and self._budget.spend(perf_counter())
+    def _another(
+        self, why: int | str | None, call: Call, tried: list[Upstream], *, unsent: bool = False
+    ) -> Upstream | None:
+        """Return the backend for another try; None if there is to be none.
+
+        A try of which no byte was sent cost its backend nothing: it is no attempt, and needs no budget.
+        """
+        retries, scope, now = self._retries, call.scope, perf_counter()
+        if why not in retries.on:
+            return None
+        if not unsent:
+            call.attempts += 1
+            safe = call.whole and is_safe(retries, scope["method"], own_path(scope))
+            if call.attempts >= retries.attempts or not safe or not self._budget.allows(now):
+                return None
+        place, model = scope.get("fairlead.place"), scope.get("fairlead.model")
+        found = self._fleet.next(place, model, tried)
+        if found is None and why == "reset" and tried.count(tried[-1]) == 1:
+            found = tried[-1]  # a new connection may do
+        if found is not None and not unsent:
+            self._budget.spend(now)
+        return found
 
     def _request(self, call: Call) -> Request:
         """Write the request, except for what depends on the backend."""

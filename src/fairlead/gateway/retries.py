@@ -29,8 +29,10 @@ class Budget:
     """How many retries the requests of the last seconds allow.
 
     >>> budget = Budget(0.1)
-    >>> sum(budget.spend(now=0.0) for _ in range(100))
-    10
+    >>> for _ in range(10):
+    ...     budget.spend(now=0.0)
+    >>> budget.allows(now=9.9), budget.allows(now=10.1)
+    (False, True)
     """
 
     __slots__ = ("_requests", "_retries", "share")
@@ -45,13 +47,14 @@ class Budget:
         """Count a request."""
         _add(self._requests, now)
 
-    def spend(self, now: float) -> bool:
-        """Return whether one more retry is allowed, and count it if so."""
+    def allows(self, now: float) -> bool:
+        """Return whether one more retry is allowed."""
         allowed = max(LEAST, int(self.share * _sum(self._requests, now)))
-        if _sum(self._retries, now) >= allowed:
-            return False
+        return _sum(self._retries, now) < allowed
+
+    def spend(self, now: float) -> None:
+        """Count a retry."""
         _add(self._retries, now)
-        return True
 
 
 def _add(counts: deque[list[int]], now: float) -> None:
