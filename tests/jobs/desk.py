@@ -29,6 +29,7 @@ class Desk:
         self.waiting: list[Claimed] = []
         self.active: dict[tuple[int, int], int] = {}  # job -> fence
         self.cancelling: list[tuple[int, int, int]] = []
+        self.dead: dict[tuple[int, int], int] = {}  # deaths alone, by job
         self.endings: list[Ending] = []
         self.refused: list[Ending] = []
         self.ends: dict[tuple[int, int, int], list[Ending]] = {}
@@ -110,6 +111,13 @@ class Desk:
                 self.workers.pop(worker, None)
                 self.retired.append(worker)
 
+    async def deaths(
+        self, jobs: list[tuple[int, int]], window: float
+    ) -> dict[tuple[int, int], tuple[int, int]]:
+        self._check()
+        await asyncio.sleep(0)
+        return {job: (self.dead[job], 0) for job in jobs if job in self.dead}
+
     async def finish(self, process: str, endings: list[Ending]) -> Finished:
         self._check()
         await asyncio.sleep(0)
@@ -122,6 +130,9 @@ class Desk:
                 if self.active.get((ending.dag, ending.node)) == ending.fence:
                     del self.active[ending.dag, ending.node]
                     self.endings.append(ending)
+                    if ending.death is not None and ending.death.alone:
+                        job = (ending.dag, ending.node)
+                        self.dead[job] = self.dead.get(job, 0) + 1
                 else:
                     self.refused.append(ending)
             self.cancelling = [one for one in self.cancelling if self.active.get(one[:2]) == one[2]]
@@ -155,7 +166,10 @@ class Desk:
             retries=fields.pop("retries", 0),
             retry_delay=fields.pop("retry_delay", 0.0),
             timeout=fields.pop("timeout", None),
+            suspect=fields.pop("suspect", False),
         )
+        if claimed.crashes:
+            self.dead[dag, node] = claimed.crashes
         assert not fields
         with self.lock:
             self.active[dag, node] = fence

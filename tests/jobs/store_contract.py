@@ -15,6 +15,7 @@ from fairlead.jobs.records import (
     AlikeRuns,
     Claim,
     Claimed,
+    Death,
     Ending,
     Finished,
     Id,
@@ -536,7 +537,7 @@ class StoreContract:
         )
         assert (second.acked, second.fence) == (False, hand.fences[dag, 1])
         assert first.claimed_at == pytest.approx(hand.store.now(), abs=5)
-        assert first[9:] == (0, 0, 1, 2.0, False)
+        assert first[9:] == (0, 0, 1, 2.0, False, "a")
         ready, running = await hand.store.reread(dag)
         assert (ready, running) == ([], [first, second])
 
@@ -1074,6 +1075,56 @@ class StoreContract:
         assert await hand.store.orphans(LEASE) == []
         zombie = await hand.store.finish("q", [Ending(dag, 2, 77, COMPLETED, result="1")])
         assert zombie.refused == [(dag, 2)]
+
+    async def test_deaths_are_remembered_with_their_endings_and_counted(self, hand: Hand):
+        dag = await hand.submit(["a", "b"])
+        assert not (await hand.claim(dag, 0))[0].suspect
+        assert await hand.store.deaths([(dag, 0), (dag, 1)], LEASE) == {}
+        await hand.end(dag, 0, RETRY, death=Death(False, f"{dag}.1 b"))
+        (again,) = await hand.claim(dag, 0, acked=False)
+        assert again.suspect, "it runs in a process of its own"
+        (fetched,) = await hand.store.fetch([hand.worker])
+        assert fetched.suspect
+        told = await hand.end(dag, 0, RETRY, death=Death(True, "killed \x00 \ud800"))
+        assert told.applied == [(dag, 0)]
+        refused = await hand.end(dag, 0, RETRY, death=Death(True, "once more"))
+        assert refused.refused == [(dag, 0)]
+        assert await hand.store.deaths([(dag, 0), (dag, 1)], LEASE) == {(dag, 0): (1, 1)}
+        assert await hand.store.deaths([(dag, 0)], 0.0) == {}, "older than the window"
+        assert not (await hand.claim(dag, 1))[0].suspect
+
+    async def test_old_deaths_are_forgotten(self, hand: Hand):
+        dag = await hand.submit(["a"])
+        await hand.do(dag, 0, RETRY, death=Death(True, "killed"))
+        assert not (await hand.claim(dag, 0))[0].suspect, "nothing was beside it"
+        await hand.end(dag, 0, RETRY, death=Death(False, "17.0 b"))
+        await hand.store.forget_deaths(LEASE)
+        assert await hand.store.deaths([(dag, 0)], LEASE) == {(dag, 0): (1, 1)}
+        await hand.store.forget_deaths(-1.0)
+        assert await hand.store.deaths([(dag, 0)], LEASE) == {}
+        assert not (await hand.claim(dag, 0))[0].suspect
+
+    async def test_a_retry_of_the_run_forgets_the_deaths_of_its_jobs(self, hand: Hand):
+        dag, other = await hand.submit(["a"]), await hand.submit(["a"])
+        await hand.do(other, 0, RETRY, death=Death(True, "killed"))
+        await hand.do(dag, 0, RETRY, death=Death(True, "killed"))
+        assert not await hand.store.retry(dag), "it has not ended"
+        assert set(await hand.store.deaths([(dag, 0), (other, 0)], LEASE)) == {(dag, 0), (other, 0)}
+        await hand.do(dag, 0, FAILED, death=Death(True, "killed"))
+        assert await hand.store.retry(dag)
+        assert set(await hand.store.deaths([(dag, 0), (other, 0)], LEASE)) == {(other, 0)}
+
+    async def test_a_worker_that_was_buried_has_a_grave_and_one_that_left_has_none(
+        self, hand: Hand
+    ):
+        register = hand.store.register
+        (dead,) = (await register("w", "process d", {"a": 1}, 0.0)).values()
+        (left,) = (await register("w", "process l", {"a": 1}, 0.0)).values()
+        await hand.store.retire([left])
+        assert await hand.store.bury([dead, left]) == [dead]
+        assert await hand.store.graves([dead, left, hand.worker]) == {dead: "process d"}
+        await hand.store.forget_deaths(-1.0)
+        assert await hand.store.graves([dead]) == {}
 
     # Cancelling
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.jobs import endings
+from fairlead.jobs.crashes import Limits, judge
 from fairlead.jobs.payload import error_json, error_of
-from fairlead.jobs.records import Claimed, Ending, RunningJob
+from fairlead.jobs.records import Claimed, Death, Ending, RunningJob
 from fairlead.jobs.states import ACTIVE, TERMINAL, TRANSITIONS
 
 ERROR = error_json("ValueError", "no")
@@ -87,15 +88,10 @@ def test_handed_back_burns_nothing_and_waits_for_nothing(held):
     assert ending[3:10] == ("retry", None, None, 0.0, 1, 2, None)
 
 
-def test_a_job_that_keeps_killing_its_worker_is_quarantined(held):
-    told = [endings.crashed(held(attempts=1, crashes=crashes), 3) for crashes in range(3)]
-    assert [(one.state, one.delay, one.attempts, one.crashes) for one in told] == [
-        ("retry", 0.0, 1, 1),
-        ("retry", 0.0, 1, 2),
-        ("failed", 0.0, 1, 3),
-    ]
-    assert [error_in(one)["type"] for one in told] == ["WorkerDied", "WorkerDied", "Quarantined"]
-    assert "quarantined" in error_in(told[-1])["message"]
+def test_a_death_is_noted_and_judged_later(held):
+    ending = endings.died(held(attempts=1, crashes=2), Death(True, "killed"))
+    assert (ending.state, ending.attempts, ending.crashes) == ("retry", 1, None)
+    assert ending.death == (True, "killed")
 
 
 @given(
@@ -131,7 +127,8 @@ def test_every_ending_is_a_legal_step(attempts, crashes, retries, most):
             endings.timed_out(job, 0.5),
             endings.cancelled(job),
             endings.handed_back(job),
-            endings.crashed(job, most),
+            judge(endings.died(job, Death(True, "killed")), crashes, 0, Limits(most)),
+            judge(endings.died(job, Death(False, "1.0 a")), crashes, 9, Limits(most)),
         ):
             assert ending.state in TRANSITIONS[ACTIVE]
             assert (ending.dag, ending.node, ending.fence, ending.task) == (7, 3, 99, "extract")

@@ -118,7 +118,7 @@ async def _serve(
         lease=jobs.settings.lease,
         poll=jobs.settings.poll,
         heard=heard,
-        max_crashes=jobs.settings.max_crashes,
+        crashes=jobs.settings.crashes,
         app=app,
         listen=True,
     )

@@ -23,6 +23,7 @@ class Counts:
         self.runs_ended: dict[str, int] = {}
         self.rescued = 0
         self.quarantined = 0
+        self.company_deaths = 0
         self.missed: dict[str, int] = {"soft": 0, "hard": 0}
         self.takeovers = 0
         self.planning_seconds = 0.0
@@ -30,14 +31,15 @@ class Counts:
         self.waits = Timings()  # from ready, or from when it was to start, to claimed
         self.runs = Timings()
 
-    def saw_ends(self, endings: Iterable[Ending], max_crashes: int) -> None:
-        """Note how tries ended; a job that failed with so many crashes was quarantined."""
+    def saw_ends(self, endings: Iterable[Ending]) -> None:
+        """Note how tries ended; a job that failed by a death was quarantined."""
         ended = self.ended
         for ending in endings:
             state = ending.state
             ended[state] = ended.get(state, 0) + 1
-            if state == FAILED and (ending.crashes or 0) >= max_crashes:
-                self.quarantined += 1
+            if ending.death is not None:
+                self.quarantined += state == FAILED
+                self.company_deaths += not ending.death.alone
 
     def saw_run_ends(self, runs: Iterable[RunEnd]) -> None:
         """Note how runs ended."""

@@ -1,17 +1,19 @@
 """What follows a try: done, once more, or given up.
 
 Pure decisions; whoever ran the job makes them, the store applies them.  An *attempt* is burnt by code that failed or
-took too long, never by a worker that died or had to stop.  Workers that die are counted apart: a job that keeps killing
-them is failed at `max_crashes`, whatever attempts it has left.
+took too long, never by a process that died or had to stop.  Deaths are counted apart (`crashes`).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fairlead.jobs.payload import error_json
 from fairlead.jobs.records import Ending
 from fairlead.jobs.states import CANCELLED, COMPLETED, EXPIRED, FAILED, RETRY
+
+if TYPE_CHECKING:
+    from fairlead.jobs.records import Death
 
 LONGEST_DELAY = 3600.0
 
@@ -54,7 +56,20 @@ def completed(job: Held, result: str, *, ran: float | None = None) -> Ending:
     # What the record's own maker does, in a third of the time.
     return tuple.__new__(
         Ending,
-        (job.dag, job.node, job.fence, COMPLETED, result, None, 0.0, None, None, ran, job.task),
+        (
+            job.dag,
+            job.node,
+            job.fence,
+            COMPLETED,
+            result,
+            None,
+            0.0,
+            None,
+            None,
+            ran,
+            job.task,
+            None,
+        ),
     )
 
 
@@ -84,17 +99,9 @@ def handed_back(job: Held, *, delay: float = 0.0, error: str | None = None) -> E
     return _ending(job, RETRY, delay=delay, error=error)
 
 
-def crashed(job: Held, max_crashes: int) -> Ending:
-    """Its worker died with it."""
-    crashes = job.crashes + 1
-    if crashes < max_crashes:
-        said = f"a worker died while it ran the job, {crashes} of {max_crashes} times"
-        return _ending(job, RETRY, error=error_json("WorkerDied", said), crashes=crashes)
-    said = (
-        f"quarantined: a worker died each of the {crashes} times it ran the job; "
-        "find out why, then retry the run"
-    )
-    return _ending(job, FAILED, error=error_json("Quarantined", said), crashes=crashes)
+def died(job: Held, death: Death) -> Ending:
+    """The process that ran it died; what follows is judged by the deaths before (`crashes.judged`)."""
+    return _ending(job, RETRY)._replace(crashes=None, death=death)
 
 
 def _tried(job: Held, error: str, draw: float, ran: float | None, last: str) -> Ending:

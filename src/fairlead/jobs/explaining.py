@@ -143,11 +143,10 @@ class _Case:
             return f"was skipped{at} and never runs{why}"
         if row.state == CANCELLED:
             return f"was cancelled{at}"
-        counts = ((row.attempts, "attempt"), (row.crashes, "death"))
-        told = [f"{count} {what}{'s' * (count != 1)}" for count, what in counts if count]
-        tries = f" after {' and '.join(told)}" if told else ""
+        told = [f"{row.attempts} attempt{'s' * (row.attempts != 1)}"] if row.attempts else []
         if row.crashes:
-            tries += " of its worker"
+            told.append(f"{row.crashes} crash{'es' * (row.crashes != 1)}")
+        tries = f" after {' and '.join(told)}" if told else ""
         what = "expired, timed out" if row.state == EXPIRED else "failed"
         again = f"fairlead jobs retry {row.dag} gives it fresh attempts"
         if self.run.state not in TERMINAL:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlead.jobs.executors.base import Outcome, Runner
+    from fairlead.jobs.executors.processes import Instead, ProcessRunner
     from fairlead.jobs.records import Claimed
     from fairlead.jobs.registry import Task
 
@@ -21,6 +24,8 @@ CANCEL = "cancel"
 TIMEOUT = "timeout"
 HAND_BACK = "hand back"
 LOST = "lost"
+
+log = logging.getLogger("fairlead.jobs")
 
 
 class LiveCall:
@@ -32,6 +37,7 @@ class LiveCall:
         "ended",
         "job",
         "lane",
+        "runner",
         "seat",
         "severed",
         "task",
@@ -41,6 +47,7 @@ class LiveCall:
 
     def __init__(self, lane: Lane, claimed: Claimed, task: Task) -> None:
         self.lane = lane
+        self.runner: Runner = lane.runner
         self.claimed = claimed
         self.task = task
         self.job = CurrentJob(
@@ -81,7 +88,17 @@ class LiveCall:
 class Lane:
     """A worker: it runs at most as many calls as it has slots; whoever gives it more finds them waiting."""
 
-    __slots__ = ("_on_end", "clock", "executor", "running", "runner", "waiting", "worker")
+    __slots__ = (
+        "_apart",
+        "_make_apart",
+        "_on_end",
+        "clock",
+        "executor",
+        "running",
+        "runner",
+        "waiting",
+        "worker",
+    )
 
     def __init__(
         self,
@@ -89,6 +106,7 @@ class Lane:
         runner: Runner,
         clock: Callable[[float, LiveCall], asyncio.TimerHandle],
         on_end: Callable[[LiveCall, Outcome], None],
+        make_apart: Callable[[Instead], ProcessRunner] | None = None,
     ) -> None:
         self.executor = executor
         self.runner = runner
@@ -97,6 +115,8 @@ class Lane:
         self.waiting: deque[LiveCall] = deque()
         self.clock = clock
         self._on_end = on_end
+        self._make_apart = make_apart  # None: no call shares a process with another
+        self._apart: ProcessRunner | None = None  # runs suspects; made for the first of them
 
     def offer(self, call: LiveCall) -> None:
         """Run a call as soon as there is a slot."""
@@ -118,4 +138,45 @@ class Lane:
     def _begin(self, call: LiveCall) -> None:
         self.running += 1
         call.began = perf_counter()
-        self.runner.run(call)
+        if call.claimed.suspect and self._make_apart is not None:
+            if self._apart is None:
+                self._apart = self._make_apart(self._run_here)
+            if self._apart.finds(call.task):
+                call.runner = self._apart
+            else:
+                warn_of_sharing(call, "another process cannot find its function")
+        call.runner.run(call)
+
+    def _run_here(self, call: LiveCall, error: str) -> None:
+        """Run a suspect among the others after all: it raised in a process of its own, perhaps for being there."""
+        told = json.loads(error)
+        warn_of_sharing(call, f"it raised there ({told['type']}: {told['message']})")
+        if call.timer is not None:
+            call.timer.cancel()
+            call.timer = None
+        call.runner = self.runner
+        call.runner.run(call)
+
+    def sever(self) -> None:
+        """Stop everything at once, from any thread."""
+        for runner in self._runners():
+            runner.sever()
+
+    async def close(self) -> None:
+        """Let go of everything that runs calls."""
+        for runner in self._runners():
+            await runner.close()
+
+    def _runners(self) -> list[Runner]:
+        return [self.runner] if self._apart is None else [self.runner, self._apart]
+
+
+def warn_of_sharing(call: LiveCall, why: str) -> None:
+    """Log that a suspect runs among other jobs."""
+    log.warning(
+        "job %s (%s) was in a process that died, and should run in a process of its own; but %s, "
+        "so it runs beside other jobs",
+        call.job.id,
+        call.claimed.task,
+        why,
+    )

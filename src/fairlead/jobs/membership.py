@@ -113,7 +113,7 @@ class Membership:
         lanes = [lane for lane in self._lanes if lane.worker in workers]
         self._on_sever(lanes)
         for lane in lanes:
-            lane.runner.sever()
+            lane.sever()
 
     def _lost(self, workers: Sequence[int], why: str) -> None:
         """Stop what lost its lease, and begin again."""

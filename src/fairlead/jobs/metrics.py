@@ -124,7 +124,12 @@ def _counters(counts: Counts) -> Iterator[Metric]:
         ("claimed", "Jobs that were claimed for a worker.", counts.claimed),
         ("claims_lost", "Claims that came too late.", counts.lost_claims),
         ("rescued", "Jobs taken back from workers that died or kept silent.", counts.rescued),
-        ("quarantined", "Jobs failed for killing their workers.", counts.quarantined),
+        ("quarantined", "Jobs failed for crashing, alone in their processes.", counts.quarantined),
+        (
+            "company_deaths",
+            "Jobs whose process died with other jobs in it; that counts against none.",
+            counts.company_deaths,
+        ),
         ("takeovers", "Times this process became the one that plans.", counts.takeovers),
         ("planner_seconds", "Seconds spent on planning.", counts.planning_seconds),
         ("planner_rounds", "Rounds of planning.", counts.planning_rounds),

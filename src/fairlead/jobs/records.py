@@ -126,6 +126,7 @@ class RunningJob(NamedTuple):
     retries: int
     retry_delay: float
     cancelling: bool
+    name: str = ""
 
 
 class Claim(NamedTuple):
@@ -153,6 +154,14 @@ class Claimed(NamedTuple):
     retries: int
     retry_delay: float
     timeout: float | None
+    suspect: bool = False  # a process died with it: it runs in a process of its own
+
+
+class Death(NamedTuple):
+    """The death of the process that ran a job."""
+
+    alone: bool  # no other job was in the process
+    beside: str  # the other jobs, or how the process ended
 
 
 class Ending(NamedTuple):
@@ -172,6 +181,7 @@ class Ending(NamedTuple):
     crashes: int | None = None
     ran: float | None = None  # seconds; None: it never ran
     task: str | None = None  # to learn from
+    death: Death | None = None  # to be remembered
 
 
 class RunEnd(NamedTuple):

@@ -18,7 +18,8 @@ from fairlead.errors import StoreUnavailable
 from fairlead.jobs.arrivals import Arrivals
 from fairlead.jobs.claiming import Claimer
 from fairlead.jobs.counting import Counts
-from fairlead.jobs.endings import crashed, handed_back
+from fairlead.jobs.crashes import deaths, judged
+from fairlead.jobs.endings import handed_back
 from fairlead.jobs.frontier import Frontier
 from fairlead.jobs.gates import Gates
 from fairlead.jobs.limits import SETTING, limits_of
@@ -114,7 +115,7 @@ class Scheduler:
         if finished.refused:
             applied = set(finished.applied)
             endings = [one for one in endings if (one.dag, one.node) in applied]
-        self.counts.saw_ends(endings, self.settings.max_crashes)
+        self.counts.saw_ends(endings)
         self._on_ended([run.dag for run in finished.ended])
         frontier = self.frontier
         if frontier is not None:
@@ -334,12 +335,11 @@ class Scheduler:
         orphans = await self.store.orphans(self.settings.ack)
         if not orphans:
             return
-        endings = []
-        for job in orphans:
-            ending = crashed(job, self.settings.max_crashes) if job.acked else handed_back(job)
-            self.counts.rescued += 1
-            endings.append(ending)
-        await self.finish(endings)
+        begun = [job for job in orphans if job.acked]
+        graves = await self.store.graves({job.worker for job in begun}) if begun else {}
+        endings = [handed_back(job) for job in orphans if not job.acked] + deaths(begun, graves)
+        await self.finish(await judged(self.store, endings, self.settings.crashes))
+        self.counts.rescued += len(orphans)
 
     async def _recheck(self, ids: Sequence[Id]) -> None:
         """What we believed of these jobs is wrong: read their runs anew."""

@@ -324,7 +324,7 @@ class Jobs:
             lease=self.settings.lease,
             poll=self.settings.poll,
             heard=heard,
-            max_crashes=self.settings.max_crashes,
+            crashes=self.settings.crashes,
             app=app,
         )
         scheduler = Scheduler(

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from fairlead.config import seconds, shown, told, whole
 from fairlead.errors import ConfigError
+from fairlead.jobs.crashes import Limits
 from fairlead.jobs.planners import BUILT_IN, table_of
 from fairlead.jobs.planning import name_of, planner_of
 
@@ -43,7 +44,13 @@ class Settings(NamedTuple):
     retention: float
     tenants: dict[str, TenantLimits]
     webhook: str | None
+    crash_window: float = 3600.0
     pool: str | None = None  # whose slots the leader borrows for its jobs; said by who hosts it
+
+    @property
+    def crashes(self) -> Limits:
+        """How many deaths alone condemn a job, and within which time."""
+        return Limits(self.max_crashes, self.crash_window)
 
 
 def settings_of(
@@ -59,6 +66,7 @@ def settings_of(
     max_wait: Any = "1h",
     max_withheld: Any = "10s",
     max_crashes: Any = 3,
+    crash_window: Any = "1h",
     burst: Any = "60s",
     retention: Any = "14d",
     tenants: Any = None,
@@ -97,6 +105,7 @@ def settings_of(
         seconds(retention, "retention"),
         _tenants(tenants),
         webhook,
+        crash_window=seconds(crash_window, "crash_window"),
     )
 
 

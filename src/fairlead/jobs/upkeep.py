@@ -53,6 +53,7 @@ class Upkeep:
         await scheduler.estimates.share(self._store)
         if await self._fire():
             scheduler.look_soon()
+        await self._store.forget_deaths(scheduler.settings.crash_window)
         if time.monotonic() >= self._archive_at:
             before = self._store.now() - scheduler.settings.retention
             moved = await self._store.archive(before, ARCHIVED_AT_ONCE)

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import Misuse, StoreUnavailable
 from fairlead.jobs import endings
+from fairlead.jobs.crashes import DEFAULT_LIMITS, crashed, judged
 from fairlead.jobs.executors.base import Crashed, Lost, Raised, Returned, Stopped
-from fairlead.jobs.executors.kinds import runner_of
+from fairlead.jobs.executors.kinds import apart_of, runner_of
 from fairlead.jobs.flushing import Flusher
 from fairlead.jobs.lanes import CANCEL, HAND_BACK, LOST, TIMEOUT, Lane, LiveCall
 from fairlead.jobs.membership import Membership
@@ -30,6 +31,7 @@ from fairlead.jobs.payload import error_json
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
+    from fairlead.jobs.crashes import Limits
     from fairlead.jobs.executors.base import ExecutorSpec, Outcome
     from fairlead.jobs.flushing import Heard
     from fairlead.jobs.records import Claimed, Ending, Finished
@@ -65,7 +67,7 @@ class Crew:
         name: str | None = None,
         process: str | None = None,
         heard: Heard | None = None,
-        max_crashes: int = 3,
+        crashes: Limits = DEFAULT_LIMITS,
         patience: float = 5.0,
         app: str | None = None,
         listen: bool = False,
@@ -77,12 +79,14 @@ class Crew:
         self._tasks = tasks
         self._lease = lease
         self._poll = poll
-        self._max_crashes = max_crashes
+        self._crashes = crashes
         self._patience = patience
         self._listen = listen
         self._calls: dict[Key, LiveCall] = {}
         self._lanes = {
-            spec.name: Lane(spec.name, runner_of(spec, app), self._clock, self._ended)
+            spec.name: Lane(
+                spec.name, runner_of(spec, app), self._clock, self._ended, apart_of(spec, app)
+            )
             for spec in executors.values()
             if spec.here
         }
@@ -212,7 +216,7 @@ class Crew:
         await self._flusher.stop()
         workers = await self._membership.leave()
         for lane in self._lanes.values():
-            await lane.runner.close()
+            await lane.close()
         if workers:
             await self._politely(self._store.retire(workers))
 
@@ -369,7 +373,7 @@ class Crew:
         if patience <= 0:
             call.end(Stopped("what it does"))
             return
-        call.lane.runner.cancel(call)
+        call.runner.cancel(call)
         if not call.ended:
             call.timer = asyncio.get_running_loop().call_later(
                 min(INSIST, patience), self._insist, call, patience - INSIST
@@ -413,7 +417,7 @@ class Crew:
             return endings.failed(claimed, outcome.error, random.random(), ran=ran)
         if isinstance(outcome, Crashed) and why is None:
             log.warning("job %s (%s) crashed: %s", call.job.id, claimed.task, outcome.reason)
-            return endings.crashed(claimed, self._max_crashes)
+            return crashed(claimed, outcome.reason)
         if isinstance(outcome, Lost) and why is None:
             log.warning("job %s (%s) is handed back: %s", call.job.id, claimed.task, outcome.reason)
             return endings.handed_back(
@@ -422,4 +426,6 @@ class Crew:
         return endings.handed_back(claimed)
 
     async def _finish(self, batch: list[Ending]) -> Finished:
+        # In place: what came of the endings is heard with what was written.
+        batch[:] = await judged(self._store, batch, self._crashes)
         return await self._store.finish(self.process, batch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from fairlead.errors import ConfigError
@@ -10,7 +12,10 @@ from fairlead.jobs.executors.processes import ProcessRunner
 from fairlead.jobs.executors.threads import ThreadRunner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairlead.jobs.executors.base import ExecutorSpec, Runner
+    from fairlead.jobs.executors.processes import Instead
 
 
 def runner_of(spec: ExecutorSpec, app: str | None = None) -> Runner:
@@ -27,3 +32,15 @@ def runner_of(spec: ExecutorSpec, app: str | None = None) -> Runner:
 
         return RayRunner(spec, app=app)
     raise ConfigError(f"executor {spec.name!r} is served elsewhere; it has no runner here")
+
+
+def apart_of(
+    spec: ExecutorSpec, app: str | None = None
+) -> Callable[[Instead], ProcessRunner] | None:
+    """Return what makes a runner with a process for each call, for an executor whose calls share this process.
+
+    That runner gives a call that raises there to `instead`, with the error.
+    """
+    if spec.kind not in ("local", "threads") or os.name != "posix" or not sys.executable:
+        return None
+    return lambda instead: ProcessRunner(spec.slots or 0, app=app, instead=instead)

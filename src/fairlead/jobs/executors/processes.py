@@ -15,10 +15,10 @@ import os
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import ConfigError
-from fairlead.jobs.executors.base import Crashed, Raised, Returned, Stopped
+from fairlead.jobs.executors.base import Crashed, Lost, Raised, Returned, Stopped
 from fairlead.jobs.executors.calls import message_of
 from fairlead.jobs.payload import error_of
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlead.jobs.executors.base import Call, Outcome
+    from fairlead.jobs.registry import Task
+
+    Instead = Callable[[Any, str], None]
 
 KILL_AFTER = 1.0  # seconds from SIGTERM to SIGKILL
 GOODBYE = 1.0  # seconds that idle processes get to end when the runner closes
@@ -42,9 +45,12 @@ log = logging.getLogger("fairlead.jobs")
 class ProcessRunner:
     """Runs every call in a process; coroutine functions get a loop there."""
 
-    def __init__(self, slots: int, *, app: str | None = None) -> None:
+    def __init__(
+        self, slots: int, *, app: str | None = None, instead: Instead | None = None
+    ) -> None:
         self.slots = slots
         self._app = app
+        self._instead = instead  # runs a call that raised here; without it the call ends so
         self._idle: list[Child] = []
         self._children: set[Child] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -55,13 +61,19 @@ class ProcessRunner:
             raise ConfigError("executors of kind processes need Linux or macOS; use threads here")
         if not sys.executable:
             raise ConfigError("executors of kind processes need sys.executable to name a Python")
-        self._loop = asyncio.get_running_loop()
+
+    def finds(self, task: Task) -> bool:
+        """Whether another process can find a task's function without running the script that this process runs."""
+        return self._app is not None or (
+            getattr(task.fn, "__module__", None) not in (None, "__main__")
+            and "<" not in getattr(task.fn, "__qualname__", "<")
+        )
 
     def run(self, call: Call) -> None:
         """Begin a call in a process that has nothing to do, or a new one."""
         call.seat = None
         call.arm()
-        task = self._loop.create_task(self._call(call), name="fairlead-process")
+        task = asyncio.get_running_loop().create_task(self._call(call), name="fairlead-process")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -99,10 +111,14 @@ class ProcessRunner:
             if not call.stopping:
                 outcome = await self._outcome_of(call)
         except OSError as error:
-            outcome = Crashed(f"no process could be started: {error}")
+            # This host is short of something: that is not the job's doing.
+            outcome = Lost(f"no process could be started: {error}")
         except Exception as error:
             outcome = Raised(error_of(error))
-        call.end(outcome)
+        if self._instead is not None and isinstance(outcome, Raised) and not call.stopping:
+            self._instead(call, outcome.error)
+        else:
+            call.end(outcome)
 
     async def _outcome_of(self, call: Call) -> Outcome:
         child = self._idle.pop() if self._idle else await self._spawn()

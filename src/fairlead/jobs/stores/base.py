@@ -119,7 +119,7 @@ class Store(Protocol):
         """
 
     async def finish(self, process: str, endings: Sequence[Ending]) -> Finished:
-        """Apply endings whose fence still holds; unblock, skip, and end runs, in one transaction."""
+        """Apply endings whose fence still holds; unblock, skip, end runs and note deaths, in one transaction."""
 
     async def orphans(self, ack: float) -> list[RunningJob]:
         """Tell active jobs whose worker is not known any more, or that were not acknowledged within `ack` seconds.
@@ -127,6 +127,15 @@ class Store(Protocol):
         What nobody acknowledged is taken from its worker: it cannot be acknowledged any more, and is nobody's until
         it has been ended.  What was acknowledged at the last moment is not told.
         """
+
+    async def graves(self, workers: Collection[int]) -> dict[int, str]:
+        """Return the processes of those of these workers that were buried; a worker that left has no grave."""
+
+    async def deaths(self, jobs: Sequence[Id], window: float) -> dict[Id, tuple[int, int]]:
+        """Count the deaths of jobs, alone and in company, in the last `window` seconds; a job without is left out."""
+
+    async def forget_deaths(self, window: float) -> None:
+        """Forget deaths, and graves, that are older than `window` seconds."""
 
     async def workers(self) -> list[WorkerRow]:
         """Tell all workers."""

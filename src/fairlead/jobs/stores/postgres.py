@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 RUNNING = """
 SELECT j.dag, j.node, j.task, j.executor, d.tenant, j.worker, j.fence, j.acked IS NOT NULL, j.claimed_at, j.attempts,
-    j.crashes, j.retries, j.retry_delay, d.cancelling
+    j.crashes, j.retries, j.retry_delay, d.cancelling, j.name
 FROM {} j JOIN fairlead.dags d ON d.dag = j.dag WHERE j.state = 'active'"""
 # From the claims to each of their jobs by its key: OFFSET leaves no other way, such as walking through all jobs.
 ALL_RUNNING = RUNNING.format("""(
@@ -70,18 +70,38 @@ ON CONFLICT (one) DO UPDATE SET process = $1, until = fairlead.clock() + $2,
     epoch = l.epoch + CASE WHEN l.process = $1 THEN 0 ELSE 1 END
 WHERE l.process = $1 OR l.until < fairlead.clock() RETURNING epoch, fairlead.clock()"""
 LEADER = "SELECT process FROM fairlead.leader WHERE process <> '' AND until >= fairlead.clock()"
-CLAIM = """
-SELECT * FROM fairlead.claim($1, $2, $3, $4::text::bigint[], $5::text::int[], $6::text::bigint[], $7::text::bigint[])"""
+SUSPECT = (
+    "EXISTS (SELECT FROM fairlead.deaths d WHERE d.dag = c.dag AND d.node = c.node AND NOT d.alone)"
+)
+CLAIM = f"""
+SELECT c.*, {SUSPECT} FROM fairlead.claim($1, $2, $3, $4::text::bigint[], $5::text::int[], $6::text::bigint[],
+    $7::text::bigint[]) c"""
 FINISH = """
 SELECT * FROM fairlead.finish($1, $2::text::bigint[], $3::text::int[], $4::text::bigint[], $5, $6, $7, $8,
     $9::text::int[], $10::text::int[], $11)"""
+# Told with the endings, in one statement; what that does not find active, with the fence, has not died so.
+FINISH_DEATHS = f"""
+WITH died AS (
+    INSERT INTO fairlead.deaths (dag, node, at, alone, beside)
+    SELECT j.dag, j.node, fairlead.clock(), a.alone, a.beside
+    FROM unnest($12::bigint[], $13::int[], $14::bigint[], $15::boolean[], $16::text[])
+        AS a(dag, node, fence, alone, beside)
+    JOIN fairlead.jobs j ON j.dag = a.dag AND j.node = a.node AND j.fence = a.fence WHERE j.state = 'active'
+){FINISH}"""
+DEATHS = """
+SELECT dag, node, count(*) FILTER (WHERE alone), count(*) FILTER (WHERE NOT alone) FROM fairlead.deaths
+WHERE (dag, node) IN (SELECT * FROM unnest($1::bigint[], $2::int[])) AND at > fairlead.clock() - $3::float8
+GROUP BY dag, node"""
+FORGET_DEATHS = """
+WITH deaths AS (DELETE FROM fairlead.deaths WHERE at <= fairlead.clock() - $1::float8)
+DELETE FROM fairlead.graves WHERE at <= fairlead.clock() - $1::float8"""
 REREAD = """
 SELECT node FROM fairlead.jobs WHERE dag = $1 AND waits = 0 AND state IN ('created', 'retry') ORDER BY node"""
 TAKE_AWAY = f"""
 UPDATE fairlead.jobs j SET worker = {NOBODY} FROM unnest($1::bigint[], $2::int[], $3::bigint[]) AS o(dag, node, fence)
 WHERE j.dag = o.dag AND j.node = o.node AND j.fence = o.fence AND j.state = 'active' AND j.acked IS NULL
 RETURNING j.dag, j.node"""
-FETCH = "SELECT * FROM fairlead.acknowledge($1, $2, $3)"
+FETCH = f"SELECT c.*, {SUSPECT} FROM fairlead.acknowledge($1, $2, $3) c"
 REGISTER = """
 WITH known AS (
     INSERT INTO fairlead.executors SELECT name FROM unnest($3::text[]) AS name ORDER BY name ON CONFLICT DO NOTHING
@@ -108,9 +128,11 @@ SELECT id, name, executor, slots, process, beats, until < fairlead.clock(), drai
 FROM fairlead.workers ORDER BY id"""
 BURY = """
 WITH buried AS (
-    DELETE FROM fairlead.workers WHERE id = ANY ($1::bigint[]) AND until < fairlead.clock() RETURNING id
+    DELETE FROM fairlead.workers WHERE id = ANY ($1::bigint[]) AND until < fairlead.clock() RETURNING id, process
 ), told AS (
     INSERT INTO fairlead.news (workers) SELECT true WHERE EXISTS (SELECT FROM buried)
+), graves AS (
+    INSERT INTO fairlead.graves SELECT id, process, fairlead.clock() FROM buried
 )
 SELECT id FROM buried"""
 DRAIN = """
@@ -351,13 +373,22 @@ class PostgresStore(Operations):
         ids = list(zip(told[0], told[1], strict=True))
         for place in (0, 1, 2, 7, 8):
             told[place] = numbers(told[place])
-        call = randbits(62)
+        died = [
+            (one.dag, one.node, one.fence, one.death.alone, storable(one.death.beside))
+            for one in endings
+            if one.death is not None
+        ]
+        sql, call = (FINISH_DEATHS if died else FINISH), randbits(62)
         try:
-            rows = await self._fetch(FINISH, process, *told, call, again=True)
+            rows = await self._fetch(
+                sql, process, *told, call, *(columns(died, 5) if died else ()), again=True
+            )
         except NO_TEXT:  # nothing that a job returns or says may keep it from ending
             for place in (4, 5):
                 told[place] = told[place] and [storable(one) for one in told[place]]
-            rows = await self._fetch(FINISH, process, *told, call, again=True)
+            rows = await self._fetch(
+                sql, process, *told, call, *(columns(died, 5) if died else ()), again=True
+            )
         finished = finished_of(rows, ids)
         if not self._leads:
             self._hints.send()
@@ -376,6 +407,17 @@ class PostgresStore(Operations):
             taken = {tuple(row) for row in await self._fetch(TAKE_AWAY, *columns, again=True)}
             found = [job for job in found if job.acked or (job.dag, job.node) in taken]
         return found
+
+    async def graves(self, workers: Collection[int]) -> dict[int, str]:
+        sql = "SELECT worker, process FROM fairlead.graves WHERE worker = ANY ($1::bigint[])"
+        return dict(map(tuple, await self._fetch(sql, list(workers), again=True)))
+
+    async def deaths(self, jobs: Sequence[Id], window: float) -> dict[Id, tuple[int, int]]:
+        rows = await self._fetch(DEATHS, *columns(jobs, 2), window, again=True)
+        return {(dag, node): (alone, company) for dag, node, alone, company in rows}
+
+    async def forget_deaths(self, window: float) -> None:
+        await self._fetch(FORGET_DEATHS, window, again=True)
 
     async def workers(self) -> list[WorkerRow]:
         rows = await self._fetch(WORKERS, again=True)

@@ -137,7 +137,14 @@ class Operations:
         return await self._did("resume", dag)
 
     async def retry(self, dag: int) -> bool:
-        return await self._did("retry", dag)
+        sql = """
+WITH retried AS MATERIALIZED (SELECT fairlead.retry($1) AS done),
+    forgotten AS (DELETE FROM fairlead.deaths WHERE dag = $1 AND (SELECT done FROM retried))
+SELECT done FROM retried"""
+        rows = await self._fetch(sql, dag)
+        if rows[0][0]:
+            self._hints.send()
+        return bool(rows[0][0])
 
     async def set_sla(
         self, dag: int, soft: float | None, hard: float | None, node: int | None = None

@@ -43,6 +43,7 @@ from fairlead.jobs.records import (
 from fairlead.jobs.stores import (
     sqlite_archive,
     sqlite_claiming,
+    sqlite_deaths,
     sqlite_finishing,
     sqlite_leading,
     sqlite_runs,
@@ -248,7 +249,22 @@ class SqliteStore:
         return await self._read(lambda db: sqlite_leading.workers(db, self._monotonic()))
 
     async def bury(self, workers: Sequence[int]) -> list[int]:
-        return await self._write(lambda db: sqlite_leading.bury(db, workers, self._monotonic()))
+        now = self._time()
+        return await self._write(
+            lambda db: sqlite_leading.bury(db, workers, self._monotonic(), now)
+        )
+
+    async def graves(self, workers: Collection[int]) -> dict[int, str]:
+        return await self._read(lambda db: sqlite_deaths.graves(db, workers))
+
+    async def deaths(self, jobs: Sequence[Id], window: float) -> dict[Id, tuple[int, int]]:
+        since = self._time() - window
+        return await self._read(lambda db: sqlite_deaths.deaths(db, jobs, since))
+
+    async def forget_deaths(self, window: float) -> None:
+        before = self._time() - window
+        if await self._read(lambda db: sqlite_deaths.any_old(db, before)):
+            await self._write(lambda db: sqlite_deaths.forget(db, before))
 
     async def executors(self) -> set[str]:
         return await self._read(sqlite_archive.executors)

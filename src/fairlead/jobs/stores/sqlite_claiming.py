@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 CLAIMED = (
     "json_array(jobs.id, jobs.state, dags.state, jobs.worker, jobs.fence, jobs.name, jobs.task, jobs.payload, "
-    "jobs.uses, jobs.attempts, jobs.crashes, jobs.retries, jobs.retry_delay, jobs.timeout)"
+    "jobs.uses, jobs.attempts, jobs.crashes, jobs.retries, jobs.retry_delay, jobs.timeout, "
+    "EXISTS (SELECT 1 FROM deaths WHERE deaths.job = jobs.id AND NOT deaths.alone))"
 )
 
 
@@ -121,7 +122,8 @@ def inputs_of(connection: sqlite3.Connection, rows: Iterable[list[Any]]) -> dict
 
 
 def claimed(row: list[Any], worker: int, fence: int, inputs: dict[int, str]) -> Claimed:
-    key, _, _, _, _, name, task, payload, uses, attempts, crashes, retries, delay, timeout = row
+    key, _, _, _, _, name, task, payload, uses, *tries, timeout, suspect = row
+    attempts, crashes, retries, delay = tries
     if payload is None:
         payload = inputs[~key]
     run = key & ~NODE
@@ -129,7 +131,7 @@ def claimed(row: list[Any], worker: int, fence: int, inputs: dict[int, str]) -> 
     # fmt: off
     return Claimed(
         key >> SHIFT, key & NODE, worker, fence, name, task, payload, results, attempts, crashes, retries, delay,
-        timeout,
+        timeout, bool(suspect),
     )
     # fmt: on
 

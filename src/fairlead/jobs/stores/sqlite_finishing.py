@@ -135,6 +135,7 @@ def finish(
     tally = Tally()
     completed: dict[int, str | None] = {}  # job -> its result
     others: list[tuple[Any, ...]] = []
+    died: list[tuple[Any, ...]] = []
     paused: list[int] = []
     promised: list[int] = []  # jobs with an SLA of their own
     unblocked: dict[int, int] = {}  # job -> how many of its dependencies completed
@@ -171,9 +172,13 @@ def finish(
             completed[key] = clean(ending.result)
             continue
         others.append(other_values(key, state, ending, now))
+        if ending.death is not None:
+            died.append((key, now, ending.death.alone, clean(ending.death.beside)))
         if state == RETRY:
             (paused if run_state == SUSPENDED else again).append(key)
     write_endings(connection, completed, others, now)
+    if died:
+        connection.executemany("INSERT INTO deaths VALUES (?, ?, ?, ?)", died)
     if paused:
         suspend(connection, paused, tally)
     if unblocked:

@@ -296,7 +296,9 @@ def beat(
     return Beat([row[0] for row in alive], [(*id_of(key), fence) for key, fence in cancel])
 
 
-def bury(connection: sqlite3.Connection, numbers: Sequence[int], monotonic: float) -> list[int]:
+def bury(
+    connection: sqlite3.Connection, numbers: Sequence[int], monotonic: float, now: float
+) -> list[int]:
     """Forget those of these workers that are silent."""
     silent = [
         row[0]
@@ -309,6 +311,10 @@ def bury(connection: sqlite3.Connection, numbers: Sequence[int], monotonic: floa
         )
     ]
     if silent:
+        connection.execute(
+            "INSERT INTO graves SELECT id, process, ? FROM workers WHERE id IN (SELECT value FROM json_each(?))",
+            (now, compact(silent)),
+        )
         retire(connection, silent)
     return silent
 

@@ -220,6 +220,7 @@ def retry(connection: sqlite3.Connection, dag: int, now: float) -> bool:
         "FROM json_each(?) WHERE jobs.id = json_extract(value, '$[0]')",
         (start_at, compact(fresh)),
     )
+    connection.execute(f"DELETE FROM deaths WHERE {OF_RUN.replace('jobs.id', 'job')}", (dag, dag))
     connection.execute(
         f"UPDATE dags SET state = {GOES_ON}, left = ?, failed = 0, cancelled = 0, "
         "cancelling = 0, announced = 0, completed_on = NULL, "
