@@ -19,14 +19,17 @@ from fairlead.gateway.admission import Admission
 from fairlead.gateway.body import Body
 from fairlead.gateway.exchange import Exchange
 from fairlead.gateway.pool import Pool
+from fairlead.serving.connections import Connections
 from fairlead.testing import run_virtual
 from fairlead.testing.clock import VirtualLoop
+from tests.attacks import test_connections
 from tests.gateway import (
     test_answers,
     test_cancellation,
     test_metrics,
     test_middleware,
     test_priority,
+    test_reading_ahead,
     test_retune,
     test_storms,
     test_tenants,
@@ -355,3 +358,30 @@ def test_a_storm_finds_one_lost_slot(monkeypatch, lost):
 
 def test_the_model_passes_on_what_is_not_broken():
     run_state_machine_as_test(GatewayMachine, settings=settings(QUICK, max_examples=50))
+
+
+def test_a_slot_taken_before_the_body_is_there(monkeypatch):
+    async def read(self, most):
+        pass
+
+    monkeypatch.setattr(Body, "read", read)
+    with pytest.raises(CAUGHT):
+        test_reading_ahead.TestASlot().test_is_taken_once_the_body_is_there()
+
+
+def test_a_book_of_connections_that_admits_beyond_its_caps(monkeypatch):
+    monkeypatch.setattr(Connections, "_make_room", lambda self, address: True)
+    with pytest.raises(CAUGHT):
+        test_connections.TestTheBook().test_over_random_connections_the_caps_hold()
+
+
+def test_a_book_of_connections_in_which_no_idle_one_gives_way(monkeypatch):
+    monkeypatch.setattr(Connections, "_make_room", lambda self, address: False)
+    with pytest.raises(CAUGHT):
+        test_connections.TestTheBook().test_over_random_connections_the_caps_hold()
+
+
+def test_a_book_of_connections_that_forgets_no_connection(monkeypatch):
+    monkeypatch.setattr(Connections, "leave", lambda self, connection, address: None)
+    with pytest.raises(CAUGHT):
+        test_connections.TestTheBook().test_over_random_connections_the_caps_hold()

@@ -198,3 +198,18 @@ def test_under_a_stock_uvicorn():
             settled(scene.admission)
 
     run(main())
+
+
+def test_under_a_stock_uvicorn_the_connection_of_a_refused_body_is_closed():
+    async def main() -> None:
+        limits = {"body_bytes": 1000}
+        async with under_uvicorn(limits=limits) as (scene, url), connected(url) as client:
+            client.send("POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+            client.send(b"800\r\n" + bytes(0x800))  # and the rest never comes
+            head, body = await client.response()
+            assert (head.status, head.get("connection")) == (413, "close")
+            assert b"body_too_large" in body
+            assert await client.ended() == b""
+            settled(scene.admission)
+
+    run(main())

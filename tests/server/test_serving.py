@@ -278,7 +278,11 @@ def test_a_second_signal_waits_for_nothing(tmp_path: Path):
     written(
         tmp_path,
         server={"listen": "127.0.0.1:0", "shutdown_grace": "300s"},
-        gateway={**GATEWAY, "shutdown_grace": "300s"},
+        gateway={
+            **GATEWAY,
+            "shutdown_grace": "300s",
+            "limits": {"body_before_slot": 1, "slowest_upload": 0},
+        },
         demo={"upstream": True, "traffic": False},
     )
 
@@ -288,9 +292,9 @@ def test_a_second_signal_waits_for_nothing(tmp_path: Path):
             overview = await document(url, "/api/v1/overview")
             proxy = overview["doors"][0]["links"]["proxy"]
             host, port = proxy.removeprefix("http://").split(":")
-            # A request whose body never comes: nothing but impatience ends it.
+            # A request with a slot, the rest of whose body never comes: nothing but impatience ends it.
             _, writer = await asyncio.open_connection(host, int(port))
-            writer.write(b"POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n1")
+            writer.write(b"POST /up HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n1")
             await writer.drain()
             while not (await _running(url)):
                 pass

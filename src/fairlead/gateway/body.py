@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.core.ticket import MOVED, WAITING
 from fairlead.gateway.held import Upload
 from fairlead.gateway.memory import give_back
-from fairlead.gateway.pile import SMALL, Pile
+from fairlead.gateway.pile import LARGE, Pile
 from fairlead.gateway.responses import Failure
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Body(Upload):
             if held.swelled():
                 self._loop.call_soon(give_back)  # reading left holes in the heap
             self._pile.add(piece, last=not message.get("more_body", False))
-            self._large = len(piece) > SMALL
+            self._large = len(piece) > LARGE
         if not message.get("more_body", False):
             self.whole = True
             held.complete(self, self._loop.time())

@@ -119,7 +119,7 @@ class PriorityMiddleware:
                 failure = self._conclude(exchange, failure)
                 if failure is not None and not exchange.answering:
                     if exchange.unanswerable:
-                        scope[CLOSING] = True
+                        failure = _last_of_connection(failure, scope)
                     await self._answer(failure, exchange, path)
         finally:
             if exchange.evictions and exchange.outcome != count.COMPLETED and exchange.wishes.token:
@@ -278,6 +278,14 @@ class PriorityMiddleware:
         if exchange.wishes.token is not None:
             exchange.wishes.token = None  # the new one stands for it
         return ((RETRY_TOKEN, self.admission.issue_token(evictions)),)
+
+
+def _last_of_connection(failure: Failure, scope: Any) -> Failure:
+    """Have the server close the connection after this answer: the rest of the body is not read."""
+    if CLOSING in scope:
+        scope[CLOSING] = True
+        return failure
+    return failure._replace(headers=(*failure.headers, (b"connection", b"close")))
 
 
 def _nobody_serves(model: str | None) -> Failure:

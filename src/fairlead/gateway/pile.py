@@ -10,7 +10,8 @@ import asyncio
 from collections import deque
 from mmap import mmap
 
-SMALL = 64 * 1024  # bytes of a body that are worth no map
+SMALL = 16 * 1024  # bytes of a body that are worth no map
+LARGE = 64 * 1024  # bytes of one read, from which on the next is in turn with others
 CHUNK = 256 * 1024
 AT_ONCE = 32  # large reads in one round of the loop: each may bring 256 KiB, and the others wait for the loop
 
@@ -23,7 +24,7 @@ class Pile:
     def __init__(self) -> None:
         self.size = 0
         self._start: bytes | bytearray = b""
-        self._maps: list[mmap] = []
+        self._maps: list[mmap | bytearray] = []
         self._room = 0  # in the last map
 
     def add(self, piece: bytes, *, last: bool) -> None:
@@ -43,7 +44,7 @@ class Pile:
             begin = 0
             while begin < len(view):
                 if not self._room:
-                    self._maps.append(mmap(-1, CHUNK))
+                    self._maps.append(_chunk())
                     self._room = CHUNK
                 end = min(len(view), begin + self._room)
                 place = CHUNK - self._room
@@ -71,9 +72,17 @@ class Pile:
     def clear(self) -> None:
         """Hold nothing any more."""
         for one in self._maps:
-            one.close()
+            if isinstance(one, mmap):
+                one.close()
         self._maps.clear()
         self._start, self.size, self._room = b"", 0, 0
+
+
+def _chunk() -> mmap | bytearray:
+    try:
+        return mmap(-1, CHUNK)
+    except OSError:  # a process may have only so many maps
+        return bytearray(CHUNK)
 
 
 class Turns:

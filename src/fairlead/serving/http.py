@@ -31,7 +31,8 @@ PROBLEM = b"application/problem+json"
 LARGEST_BODY = 64 * 1024
 # In the scope: the status that the connection itself answered with, for an app that was too late to.
 ANSWERED = "fairlead.answered"
-# In the scope: the app has refused the rest of the body; the connection is closed after its answer.
+# In the scope, false: set by an app that refuses the rest of the body, for the connection to be closed once the client
+# has read the answer.  Other servers than ours have no such key.
 CLOSING = "fairlead.closing"
 MOST_PROBLEMS = 50
 PART = 250  # entries of a long list that are written at once, some milliseconds of the event loop

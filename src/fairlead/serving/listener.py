@@ -12,6 +12,7 @@ import uvicorn
 
 from fairlead.documents.addresses import is_here, split_address
 from fairlead.serving.connections import SHARE, Caps, Connections, descriptors
+from fairlead.serving.intake import Inlet, Intake, reads_into_room
 from fairlead.serving.limits import USUAL
 from fairlead.serving.protocol import LimitedProtocol
 
@@ -60,10 +61,14 @@ class Listener(uvicorn.Server):
         self.connections = Connections(
             address, lambda: Caps.of(self._descriptors, share, limits()), exempt
         )
+        self.intake = Intake()  # what its connections brought and the app has not taken
+        self._protocol = partial(
+            protocol, limits=limits, connections=self.connections, intake=self.intake
+        )
         super().__init__(
             uvicorn.Config(
                 app,
-                http=partial(protocol, limits=limits, connections=self.connections),  # type: ignore[arg-type]
+                http=self._make_protocol,  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -83,6 +88,10 @@ class Listener(uvicorn.Server):
         self._socket: socket.socket | None = None
         self._ready = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
+
+    def _make_protocol(self, **given: Any) -> asyncio.BaseProtocol:
+        protocol = self._protocol(**given)
+        return Inlet(protocol, self.intake) if reads_into_room() else protocol
 
     @property
     def url(self) -> str:

@@ -26,6 +26,7 @@ from fairlead.serving.framing import (
     wire,
 )
 from fairlead.serving.http import ANSWERED, CLOSING, Problem
+from fairlead.serving.intake import Flow, Intake
 from fairlead.serving.reader import SLOWEST, Reader
 from fairlead.serving.unread import Unread, not_sent
 from fairlead.serving.unsized import unsized
@@ -54,12 +55,14 @@ class LimitedProtocol(HttpToolsProtocol):
         *,
         limits: Callable[[], Limits],
         connections: Connections | None = None,
+        intake: Intake | None = None,
         refused: Callable[[Refusal], object] = lambda refusal: None,
         **given: Any,
     ) -> None:
         super().__init__(**given)
         self._limits = limits()
         self._connections = connections
+        self._intake = intake or Intake()
         self._address = ""
         self._refused = refused
         self._in_head = False
@@ -102,6 +105,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow: Flow = Flow(transport, self._intake)
         self._reader = Reader(transport, self.loop, self._limits.body_timeout)
         self._address = self.client[0] if self.client else ""
         book = self._connections
@@ -128,6 +132,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.pipeline.clear()
         self._held.clear()
         self._unset_keepalive_if_required()
+        self.flow.taken()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -245,6 +250,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.headers,
             self._limits,
         )
+        self.scope[CLOSING] = False  # type: ignore[literal-required]
         super().on_headers_complete()
         self._in_body = True
         self._body_bytes = self._overhead = 0
@@ -262,6 +268,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._body_bytes > limit:
             raise body_too_large(limit)
         super().on_body(body)
+        if not self.cycle.response_complete:
+            self.flow.came(len(body))
         self._window_paused |= self.flow.read_paused
 
     def on_message_complete(self) -> None:
@@ -285,7 +293,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.pipeline or self.transport.is_closing():
             return
-        if self._in_body and CLOSING in self.cycle.scope:
+        if self._in_body and self.cycle.scope.get(CLOSING):
             self._deaf = True
             self.cycle.body.clear()
             self._stop_timers()
