@@ -18,11 +18,16 @@ from fairlead.flows.table import FlowTable
 from fairlead.serving.unread import READ_WITHIN, Unread
 from tests.flows.service_rig import active, end, post, serving, until_waiting, url, waiting
 from tests.gateway.rig import Client, connected, run, run_on_uvloop, until
+from tests.sizes import times
 
 OPEN = {"control_points": {"one": {"concurrency": {"max_concurrency": 10_000}}}}
 BODY = json.dumps({"control_point": "one"}).encode()
 CHECK = b"POST /v1/flows/check HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 CHECK += b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+TRIED = {
+    "checks over HTTP that are reset at random": 2000,
+    "checks over gRPC that are cancelled at random": 1000,
+}
 LOOPS = pytest.mark.parametrize("run_on", [run, run_on_uvloop])
 
 
@@ -54,7 +59,7 @@ def test_a_check_whose_connection_is_reset_at_any_moment_leaves_nothing_in_fligh
                 reset(client)
 
         async with serving(OPEN) as server:
-            for _ in range(10):
+            for _ in range(times(TRIED["checks over HTTP that are reset at random"]) // 50):
                 await asyncio.gather(*(one(server) for _ in range(50)))
             await until(lambda: active(server) == 0)
             assert len(server.table) == 0
@@ -194,8 +199,8 @@ def test_a_call_that_is_cancelled_while_it_waits_leaves_nothing_in_flight():
         async with serving(grpc=True) as server, stub(server) as make:
             holder = server.flows.flow("one")
             await holder.__aenter__()
-            for _ in range(5):
-                await asyncio.gather(*(one(make) for _ in range(60)))
+            for _ in range(times(TRIED["checks over gRPC that are cancelled at random"]) // 50):
+                await asyncio.gather(*(one(make) for _ in range(50)))
             await until(lambda: waiting(server) == 0)
             assert active(server) == 1
             assert holder.end()

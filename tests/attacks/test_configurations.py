@@ -46,6 +46,7 @@ gateway:
   upstreams:
     - url: http://127.0.0.1:9
 """
+TRIED = {"files that are cut short": len(TEXT)}
 
 
 class Followed:

@@ -231,6 +231,7 @@ SENT: list[tuple[str | None, tuple[str, ...], bool]] = [
     ("localhost", ("X-Real-IP: 203.0.113.9",), False),
     ("localhost", ("Via: 1.1 proxy",), False),
 ]
+TRIED = {"hosts and forwarding headers at each door": 2 * len(SENT)}  # of HTTP/1.0 and 1.1
 
 
 def test_without_tokens_every_door_answers_its_own_machine_alone(tmp_path: Path):
