@@ -46,7 +46,7 @@ gateway:
   upstreams:
     - url: http://127.0.0.1:9
 """
-TRIED = {"files that are cut short": len(TEXT)}
+TRIED = {"configuration files cut short": len(TEXT)}
 
 
 class Followed:
