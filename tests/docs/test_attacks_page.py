@@ -15,7 +15,7 @@ ROW = re.compile(
 
 def counted() -> dict[str, tuple[str, str]]:
     """Read each suite's count of what it tries, and the file that has it."""
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     suites = [*(ROOT / "tests" / "attacks").glob("test_*.py")]
     suites.append(ROOT / "tests" / "gateway" / "client" / "test_misbehaviour.py")
     for path in suites:
