@@ -537,7 +537,7 @@ class StoreContract:
         )
         assert (second.acked, second.fence) == (False, hand.fences[dag, 1])
         assert first.claimed_at == pytest.approx(hand.store.now(), abs=5)
-        assert first[9:] == (0, 0, 1, 2.0, False, "a")
+        assert first[9:] == (0, 0, 1, 2.0, False, "a", None)
         ready, running = await hand.store.reread(dag)
         assert (ready, running) == ([], [first, second])
 

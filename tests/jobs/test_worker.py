@@ -338,10 +338,11 @@ def test_what_is_finished_though_it_was_told_to_stop_counts_if_it_was_only_to_be
     asyncio.run(scene())
 
 
-def test_a_call_that_will_not_be_cancelled_is_left_behind(tmp_path, caplog):
+def test_a_call_that_will_not_be_cancelled_is_left_behind_if_its_task_says_so(tmp_path, caplog):
     async def scene():
         desk = Desk()
-        crew = crew_of(desk, TASKS, 1, patience=0.6, lease=10.0)
+        tasks = TASKS | {"async_stubborn": TASKS["async_stubborn"]._replace(abandon=True)}
+        crew = crew_of(desk, tasks, 1, patience=0.6, lease=10.0)
         await crew.start()
         claimed = desk.claim(crew.workers["x"], "async_stubborn", str(tmp_path), timeout=0.1)
         crew.dispatch([claimed])
@@ -390,7 +391,7 @@ def test_a_thread_that_was_told_to_stop_keeps_its_slot_until_it_has(kind):
     asyncio.run(scene())
 
 
-def test_threads_that_do_not_stop_are_counted_and_do_not_keep_the_crew(tmp_path, caplog):
+def test_threads_that_are_abandoned_are_counted_and_do_not_keep_the_crew(tmp_path, caplog):
     hold = threading.Event()
 
     runs = threading.Event()
@@ -401,7 +402,9 @@ def test_threads_that_do_not_stop_are_counted_and_do_not_keep_the_crew(tmp_path,
 
     async def scene():
         desk = Desk()
-        crew = crew_of(desk, tasks_of(deaf, nap, calls.plain_give), 2, lease=10.0, patience=0.5)
+        tasks = tasks_of(deaf, nap, calls.plain_give)
+        tasks["deaf"] = tasks["deaf"]._replace(abandon=True)
+        crew = crew_of(desk, tasks, 2, lease=10.0, patience=0.5)
         await crew.start()
         claims = [desk.claim(crew.workers["x"], "deaf", timeout=0.5) for _ in range(4)]
         crew.dispatch(claims)

@@ -106,6 +106,12 @@ async def _serve(
         loop.add_signal_handler(number, signals.put_nowait, number)
     store = await jobs.store()
     estimates = Estimates()
+    stuck: list[str] = []
+
+    def on_stuck(sentence: str) -> None:
+        stuck.append(sentence)
+        if len(stuck) == 1:  # a second signal would hurry
+            signals.put_nowait(signal.SIGTERM)
 
     async def heard(endings: list[Ending], _: Finished) -> None:
         estimates.note(endings)
@@ -119,6 +125,8 @@ async def _serve(
         poll=jobs.settings.poll,
         heard=heard,
         crashes=jobs.settings.crashes,
+        stuck_after=jobs.settings.stuck_after,
+        on_stuck=on_stuck,
         app=app,
         listen=True,
     )
@@ -128,6 +136,8 @@ async def _serve(
         for one, worker_id in crew.workers.items():
             log.info("worker %d serves executor %s with %d slots", worker_id, one, crew.slots[one])
         await signals.get()
+        for sentence in stuck:
+            log.error("this worker ends, to be restarted: %s", sentence)
         log.info(
             "no more jobs are taken; what runs gets %g s, a second signal cuts that short", grace
         )
@@ -143,7 +153,7 @@ async def _serve(
         await crew.stop()
         await jobs.close()
     log.info("this worker has ended")
-    return 0
+    return int(bool(stuck))
 
 
 async def _share(estimates: Estimates, store: Store, every: float) -> None:

@@ -176,7 +176,8 @@ class _Case:
         if row.cancelling:
             return (
                 "cancelling",
-                "runs and has been asked to stop; that takes one heartbeat at most",
+                "runs and has been asked to stop; that takes one heartbeat at most, or as long as its code does not "
+                "stop: a thread, which has to look at current_job().cancelled, keeps its slot until it ends",
                 None,
             )
         workers = {one.id: one for one in await self.store.workers()}
@@ -196,6 +197,17 @@ class _Case:
                 "not_acknowledged",
                 f"was given to {worker_of(worker)} {roughly(since)} ago, which has not acknowledged it yet; "
                 f"after {self.settings.ack:g} s it is given to another",
+                None,
+            )
+        limit = None if claim is None else claim.timeout
+        over = (
+            None if limit is None or row.started_at is None else self.now - row.started_at - limit
+        )
+        if limit is not None and over is not None and over > 0:
+            return (
+                "stuck",
+                f"is past its timeout of {roughly(limit)} for {roughly(over)} and was told to stop; its code still "
+                f"runs on {worker_of(worker)}, and keeps the slot until it ends",
                 None,
             )
         silent = ", which gives no sign of life" if worker.expired else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections import deque
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from fairlead.jobs.context import CurrentJob
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from fairlead.jobs.executors.base import Outcome, Runner
@@ -40,6 +40,7 @@ class LiveCall:
         "runner",
         "seat",
         "severed",
+        "stuck",
         "task",
         "timer",
         "why",
@@ -55,6 +56,7 @@ class LiveCall:
         )
         self.ended = False
         self.why: str | None = None  # it is stopped, if it is
+        self.stuck = False  # it was told to stop, and has not
         self.severed = False  # by the heartbeat's thread; the loop hears of it a little later
         self.began: float | None = None
         self.seat: Any = None
@@ -92,10 +94,12 @@ class Lane:
         "_apart",
         "_make_apart",
         "_on_end",
+        "_stuck_timer",
         "clock",
         "executor",
         "running",
         "runner",
+        "stuck",
         "waiting",
         "worker",
     )
@@ -112,6 +116,10 @@ class Lane:
         self.runner = runner
         self.worker: int | None = None  # its number while it is registered
         self.running = 0
+        self.stuck: list[
+            LiveCall
+        ] = []  # that were told to stop, and keep their slots because they do not
+        self._stuck_timer: asyncio.TimerHandle | None = None
         self.waiting: deque[LiveCall] = deque()
         self.clock = clock
         self._on_end = on_end
@@ -129,6 +137,7 @@ class Lane:
         """Free its slot, and begin what waits for one."""
         if call.began is not None:
             self.running -= 1
+        self.free_stuck(call)
         self._on_end(call, outcome)
         while self.waiting and self.running < self.runner.slots:
             following = self.waiting.popleft()
@@ -156,6 +165,25 @@ class Lane:
             call.timer = None
         call.runner = self.runner
         call.runner.run(call)
+
+    def hold_stuck(self, call: LiveCall, after: float, then: Callable[[Lane], None]) -> None:
+        """Note that a call does not stop; `then` follows if all slots are held so for `after` seconds."""
+        call.stuck = True
+        self.stuck.append(call)
+        if len(self.stuck) >= self.runner.slots:
+            self.stuck_again(after, then)
+
+    def stuck_again(self, after: float, then: Callable[[Lane], None]) -> None:
+        """Have `then` follow, unless a slot is free before."""
+        self._stuck_timer = asyncio.get_running_loop().call_later(after, then, self)
+
+    def free_stuck(self, call: LiveCall) -> None:
+        """Note that a call has stopped after all, or was let go."""
+        if call.stuck:
+            self.stuck.remove(call)
+            if self._stuck_timer is not None:
+                self._stuck_timer.cancel()
+                self._stuck_timer = None
 
     def sever(self) -> None:
         """Stop everything at once, from any thread."""

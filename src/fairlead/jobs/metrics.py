@@ -167,6 +167,8 @@ def _leader(scheduler: Scheduler, declared: Iterable[str]) -> Iterator[Metric]:
 def _local(crew: Crew) -> Iterator[Metric]:
     yield _by("local_slots", "Slots of this process.", "executor", crew.slots)
     yield _by("local_busy", "Slots of this process in use.", "executor", crew.running)
+    text = "Slots of this process held by jobs that were told to stop and do not."
+    yield _by("stuck", text, "executor", crew.stuck)
     for name, text, value in (
         ("leases_lost", "Times a worker of this process lost its lease.", crew.leases_lost),
         ("abandoned", "Calls that were told to stop and did not.", crew.abandoned),

@@ -127,6 +127,7 @@ class RunningJob(NamedTuple):
     retry_delay: float
     cancelling: bool
     name: str = ""
+    timeout: float | None = None
 
 
 class Claim(NamedTuple):

@@ -29,6 +29,7 @@ class Task(NamedTuple):
     retries: int = 0
     retry_delay: float = 1.0
     timeout: float | None = None
+    abandon: bool = False  # what does not stop in time is let go, and its slot is free
 
     @property
     def is_async(self) -> bool:
@@ -59,6 +60,7 @@ def task_of(
     retries: int = 0,
     retry_delay: Any = "1s",
     timeout: Any = None,
+    abandon: bool = False,
 ) -> Task:
     """Read the options of a task; everything wrong is said at once it is declared."""
     if not callable(fn):
@@ -74,7 +76,14 @@ def task_of(
         whole(retries, f"retries of task {called!r}", 0, MOST_RETRIES),
         seconds(retry_delay, f"retry_delay of task {called!r}", zero=True),
         None if timeout is None else seconds(timeout, f"timeout of task {called!r}"),
+        _truth(abandon, f"abandon of task {called!r}"),
     )
+
+
+def _truth(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False; got {shown(value)}")
+    return value
 
 
 def check_options(options: Iterable[str]) -> None:

@@ -194,7 +194,7 @@ class Plan:
             strict=True,
         ):
             due = own.get(node.index)
-            called, _, executor, _, retries, retry_delay, timeout = task
+            called, _, executor, _, retries, retry_delay, timeout, _ = task
             row = (
                 node.name,
                 called,
@@ -254,7 +254,7 @@ def run_of_one(
     dag: Dag, node: Node, found: Task, estimates: Mapping[str, float], start_at: float | None
 ) -> NewRun:
     """Make the rows of a DAG that has but this job, of this task."""
-    task, _, executor, estimate, retries, retry_delay, timeout = found
+    task, _, executor, estimate, retries, retry_delay, timeout, _ = found
     if estimate is None:
         estimate = estimates.get(task)
     make = tuple.__new__  # as in `Plan.run`

@@ -102,6 +102,7 @@ class Jobs:
         retries: int = 0,
         retry_delay: Any = "1s",
         timeout: Any = None,
+        abandon: bool = False,
     ) -> Callable[[F], F]: ...
 
     def task(self, fn: Any = None, /, **options: Any) -> Any:
@@ -295,11 +296,18 @@ class Jobs:
         await self.close()
 
     async def start(
-        self, *, name: str | None = None, app: str | None = None, view: bool = False
+        self,
+        *,
+        name: str | None = None,
+        app: str | None = None,
+        view: bool = False,
+        on_stuck: Callable[[str], None] | None = None,
     ) -> None:
         """Plan, or stand by; and run what local executors can, if there are tasks.
 
-        `app` is "module:jobs", for other processes to find; a `view` plans nothing while it has no tasks.
+        `app` is "module:jobs", for other processes to find; a `view` plans nothing while it has no tasks.  `on_stuck`
+        is called with a sentence when all slots of an executor have been stuck for `stuck_after`; without it that is
+        only logged.
         """
         if self.scheduler is not None:
             raise Misuse("this Jobs is serving already")
@@ -325,6 +333,8 @@ class Jobs:
             poll=self.settings.poll,
             heard=heard,
             crashes=self.settings.crashes,
+            stuck_after=self.settings.stuck_after,
+            on_stuck=on_stuck,
             app=app,
         )
         scheduler = Scheduler(

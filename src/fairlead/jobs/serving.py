@@ -7,6 +7,8 @@ The HTTP API answers until all of that is done.
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING, Self
 
 from fairlead.config import secret
@@ -24,7 +26,7 @@ from fairlead.serving.locality import notice
 from fairlead.serving.logs import set_up_logging
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from fairlead.jobs.service import Jobs
     from fairlead.jobs.tokens import Loaded
@@ -49,6 +51,7 @@ class JobServer:
         grace: float = GRACE,
         app: str | None = None,
         view: bool = False,
+        on_stuck: Callable[[str], None] | None = None,
     ) -> None:
         token, tokens = secret(token, "token"), tuple(tokens)
         if http is not None:
@@ -68,13 +71,14 @@ class JobServer:
         self._address, self._limits = http, limits
         self._app = app
         self._view = view
+        self._on_stuck = on_stuck
 
     async def __aenter__(self) -> Self:
         if self._address is not None:
             self.http = Listener(self.api, self._address, limits=lambda: self._limits)
             self.http.bind()
         try:
-            await self.jobs.start(app=self._app, view=self._view)
+            await self.jobs.start(app=self._app, view=self._view, on_stuck=self._on_stuck)
         except BaseException:
             if self.http is not None:
                 self.http.close()
@@ -148,7 +152,19 @@ def run(
     if loaded is not None and loaded.problems:
         raise BadFile(loaded.lines)
     given = () if loaded is None else loaded.settings.given
-    server = JobServer(jobs, http=http, token=token, tokens=given, grace=grace, app=app)
+    stuck: list[str] = []
+
+    def on_stuck(sentence: str) -> None:
+        """End as on SIGTERM, but with a code that has this process restarted."""
+        stuck.append(sentence)
+        if len(stuck) > 1:
+            return  # it ends already
+        process.say(f"fairlead jobs: this process ends, to be restarted: {sentence}")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    server = JobServer(
+        jobs, http=http, token=token, tokens=given, grace=grace, app=app, on_stuck=on_stuck
+    )
 
     def follow(server: JobServer) -> Watch[Loaded] | None:
         if tokens is None:
@@ -156,4 +172,5 @@ def run(
         return Watch(tokens, load_content, server.follow, losses=lambda loaded: (), since=loaded)
 
     with set_up_logging():
-        return process.run(lambda: server, name="fairlead jobs", following=follow, hurried=0)
+        code = process.run(lambda: server, name="fairlead jobs", following=follow, hurried=0)
+    return code or int(bool(stuck))

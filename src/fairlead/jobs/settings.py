@@ -45,6 +45,7 @@ class Settings(NamedTuple):
     tenants: dict[str, TenantLimits]
     webhook: str | None
     crash_window: float = 3600.0
+    stuck_after: float = 600.0
     pool: str | None = None  # whose slots the leader borrows for its jobs; said by who hosts it
 
     @property
@@ -67,6 +68,7 @@ def settings_of(
     max_withheld: Any = "10s",
     max_crashes: Any = 3,
     crash_window: Any = "1h",
+    stuck_after: Any = "10m",
     burst: Any = "60s",
     retention: Any = "14d",
     tenants: Any = None,
@@ -106,6 +108,7 @@ def settings_of(
         _tenants(tenants),
         webhook,
         crash_window=seconds(crash_window, "crash_window"),
+        stuck_after=seconds(stuck_after, "stuck_after"),
     )
 
 

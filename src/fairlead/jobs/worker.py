@@ -5,7 +5,9 @@ a scheduler in the same process, or fetched), runs it, and writes how it ended. 
 result, a timeout and a cancel that meet, the first decides.
 
 **Stopping.**  A call is stopped by a cancel, a timeout, a lost lease or the end of its worker.  It is told again and
-again for `patience` seconds, and then left behind: its slot is free and its ending written, whatever it still does.
+again.  A call that has not stopped after `patience` seconds is *stuck*: it keeps its slot, and its job stays active,
+until it really ends, so that never more code runs than there are slots, across retries too.  Left behind, with its
+slot free and its ending written, is only a call whose task says `abandon`, whose lease is lost, or whose worker ends.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from fairlead.jobs.membership import Membership
 from fairlead.jobs.payload import error_json
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from fairlead.jobs.crashes import Limits
     from fairlead.jobs.executors.base import ExecutorSpec, Outcome
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 INSIST = 0.5  # seconds after which a call that was told to stop is told again
 LONGEST_PAUSE = 5.0  # seconds between tries while the store is away
 GOODBYE = 2.0  # seconds that the store gets to hear of our leaving
+MOST_NAMED = 10  # stuck jobs in a sentence
 NOTHING_LEFT = "no job was running"
 
 log = logging.getLogger("fairlead.jobs")
@@ -52,8 +55,9 @@ class Crew:
     """The workers of this process.
 
     `heard` is told what the store has answered to endings; `app` is "module:jobs", by which other processes find tasks;
-    `patience` is how many seconds a call gets to stop before it is left behind; with `listen` the crew waits for the
-    store's hints itself, else it is told by `hint()`.
+    `patience` is how many seconds a call gets to stop before it is stuck or left behind; with `listen` the crew waits
+    for the store's hints itself, else it is told by `hint()`.  With all slots of an executor stuck for `stuck_after`
+    seconds, `on_stuck` is called with a sentence, for the process to end; without it, that is logged.
     """
 
     def __init__(
@@ -71,6 +75,8 @@ class Crew:
         patience: float = 5.0,
         app: str | None = None,
         listen: bool = False,
+        stuck_after: float = 600.0,
+        on_stuck: Callable[[str], None] | None = None,
     ) -> None:
         host = socket.gethostname()
         self.process = process or f"{host}:{os.getpid()}:{token_hex(6)}"
@@ -82,6 +88,9 @@ class Crew:
         self._crashes = crashes
         self._patience = patience
         self._listen = listen
+        self._stuck_after = stuck_after
+        self._on_stuck = on_stuck
+        self._letting_go = False
         self._calls: dict[Key, LiveCall] = {}
         self._lanes = {
             spec.name: Lane(
@@ -130,6 +139,11 @@ class Crew:
         return {name: lane.running for name, lane in self._lanes.items()}
 
     @property
+    def stuck(self) -> dict[str, int]:
+        """How many calls of each executor were told to stop and do not; they keep their slots."""
+        return {name: len(lane.stuck) for name, lane in self._lanes.items()}
+
+    @property
     def slots(self) -> dict[str, int]:
         """How many calls each executor may run here at once."""
         return {name: lane.runner.slots for name, lane in self._lanes.items() if self._tasks}
@@ -175,8 +189,12 @@ class Crew:
             if call.began is None:
                 self._stop(call, HAND_BACK)
         await self._until_idle(grace)
+        self._letting_go = True
         for call in list(self._calls.values()):
-            self._stop(call, HAND_BACK)
+            if call.stuck:
+                call.end(Stopped("what it does"))
+            else:
+                self._stop(call, HAND_BACK)
         await self._until_idle(self._patience + INSIST, hurried=False)
         await self._flusher.wait_until_empty(max(GOODBYE, self._lease))
 
@@ -367,17 +385,44 @@ class Crew:
         self._insist(call, self._patience)
 
     def _insist(self, call: LiveCall, patience: float) -> None:
-        """Tell a call to stop, again and again, until patience is at its end."""
+        """Tell a call to stop, again and again; at the end of patience let it go, or have it keep its slot."""
         if call.ended:
             return
-        if patience <= 0:
-            call.end(Stopped("what it does"))
-            return
+        if patience <= 0 and not call.stuck:
+            if self._letting_go or call.task.abandon or call.why not in (TIMEOUT, CANCEL):
+                call.end(Stopped("what it does"))
+                return
+            call.lane.hold_stuck(call, self._stuck_after, self._all_stuck)
+            log.warning(
+                "job %s (%s) was told to stop (%s) and does not; until it ends it keeps its slot of executor %s",
+                call.job.id,
+                call.claimed.task,
+                call.why,
+                call.lane.executor,
+            )
         call.runner.cancel(call)
         if not call.ended:
             call.timer = asyncio.get_running_loop().call_later(
                 min(INSIST, patience), self._insist, call, patience - INSIST
             )
+
+    def _all_stuck(self, lane: Lane) -> None:
+        """Call for the end of the process, or say loudly that an executor runs nothing here any more."""
+        jobs = ", ".join(f"{call.job.id} {call.claimed.task}" for call in lane.stuck[:MOST_NAMED])
+        count = lane.runner.slots
+        slots = "the only slot" if count == 1 else f"all {count} slots"
+        have = "has" if count == 1 else "have"
+        sentence = (
+            f"{slots} of executor {lane.executor} {have} been held for {self._stuck_after:g} s by jobs that "
+            f"were told to stop and do not ({jobs})"
+        )
+        if self._on_stuck is not None:
+            self._on_stuck(sentence)
+            return
+        log.error(
+            "%s: nothing of that executor runs here until they end; restart this process", sentence
+        )
+        lane.stuck_again(self._stuck_after, self._all_stuck)
 
     def _ended(self, call: LiveCall, outcome: Outcome) -> None:
         claimed = call.claimed

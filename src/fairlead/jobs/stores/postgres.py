@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 RUNNING = """
 SELECT j.dag, j.node, j.task, j.executor, d.tenant, j.worker, j.fence, j.acked IS NOT NULL, j.claimed_at, j.attempts,
-    j.crashes, j.retries, j.retry_delay, d.cancelling, j.name
+    j.crashes, j.retries, j.retry_delay, d.cancelling, j.name, j.timeout
 FROM {} j JOIN fairlead.dags d ON d.dag = j.dag WHERE j.state = 'active'"""
 # From the claims to each of their jobs by its key: OFFSET leaves no other way, such as walking through all jobs.
 ALL_RUNNING = RUNNING.format("""(

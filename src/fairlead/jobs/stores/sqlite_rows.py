@@ -33,7 +33,8 @@ READY = (
 READY_JOB = f"json_array({READY})"
 RUNNING_JOB = (
     "json_array(jobs.id, jobs.task, jobs.executor, dags.tenant, jobs.worker, jobs.fence, jobs.acked, "
-    "jobs.claimed_at, jobs.attempts, jobs.crashes, jobs.retries, jobs.retry_delay, jobs.cancelling, jobs.name)"
+    "jobs.claimed_at, jobs.attempts, jobs.crashes, jobs.retries, jobs.retry_delay, jobs.cancelling, jobs.name, "
+    "jobs.timeout)"
 )
 JOINED = f"jobs JOIN dags ON dags.id = jobs.id >> {SHIFT}"
 # Left to itself, SQLite would walk all jobs for the sake of their order.
@@ -99,11 +100,11 @@ def ready_jobs(rows: Iterable[Sequence[Any]]) -> list[ReadyJob]:
 
 def running_job(row: Sequence[Any]) -> RunningJob:
     key, task, executor, tenant, worker, fence, acked, claimed_at, *rest = row
-    attempts, crashes, retries, delay, cancelling, name = rest
+    attempts, crashes, retries, delay, cancelling, name, timeout = rest
     # fmt: off
     return RunningJob(
         key >> SHIFT, key & NODE, task, executor, tenant, worker, fence, bool(acked), claimed_at, attempts, crashes,
-        retries, delay, bool(cancelling), name,
+        retries, delay, bool(cancelling), name, timeout,
     )
     # fmt: on
 
