@@ -49,6 +49,7 @@ class Fleet:
     def __init__(self, settings: described.Settings, on_change: Callable[[], None]) -> None:
         self._settings = settings
         self._on_change = on_change
+        self.on_leave: Callable[[str], object] = lambda url: None
         self._upstreams: dict[str, Upstream] = {}
         self._leaving: list[Upstream] = []
         self._followers: dict[Upstream, asyncio.Task[None]] = {}
@@ -390,6 +391,7 @@ class Fleet:
 
     def _leave(self, upstream: Upstream) -> None:
         del self._upstreams[upstream.url]
+        self.on_leave(upstream.url)
         upstream.draining = True
         follower = self._followers.pop(upstream, None)
         if follower is not None:

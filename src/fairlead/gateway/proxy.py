@@ -55,6 +55,7 @@ class Proxy:
     def __init__(self, fleet: Fleet, settings: Settings) -> None:
         self._fleet = fleet
         self._client = Client()
+        fleet.on_leave = self._client.drop
         self._budget = Budget(settings.retries.budget)
         self._exhausted_until = float("-inf")  # the log has said so
         self._calls: set[Call] = set()

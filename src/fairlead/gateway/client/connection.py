@@ -45,6 +45,7 @@ class Connection(asyncio.Protocol):
         "fault",
         "idle_since",
         "on_room",
+        "proven",
         "sent",
     )
 
@@ -68,6 +69,7 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self.fault: BadAnswer | Lost | None = None  # why there will be no more of the answer
         self.idle_since = 0.0
+        self.proven = False  # it was fit to be used again after its first answer
         self.sent = False  # a byte of the request
         self.asked = False  # the whole request has been written
         self.blocked = False  # the backend does not take what has been written
@@ -168,6 +170,8 @@ class Connection(asyncio.Protocol):
         """Look whether the connection is open, with nothing unread on it."""
         if self._transport.is_closing():
             return False
+        if self._tls and not self.proven:
+            return True  # a server goes on after its handshake: tickets lie there unread
         try:
             unread = self._sock.recv(1, socket.MSG_PEEK)
         except NOT_READY:

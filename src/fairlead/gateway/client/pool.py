@@ -3,6 +3,9 @@
 A connection is used only if it is clean when it is taken.  The one that was idle longest is taken first: quiet is the
 only evidence that a backend has nothing more to say.  After a backend has spoken out of turn its connections are used
 once each for `DISTRUST` seconds, since nothing in HTTP/1.1 ties an answer to its request but their order.
+
+A backend may greet: what it says on a new connection looks like the first answer, and the first answer like the second.
+So the first connection to a backend is listened to before it is used, and each connection rests after its first answer.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 
 KEEPALIVE = 4.0  # less than uvicorn's 5 s, so that the backend is seldom the first to hang up
 DISTRUST = 60.0
+LISTEN = 0.05  # seconds, before the first request to a backend
+REST = 0.1  # seconds, after the first answer on a connection
+MOST_RESTING = 256  # connections of a backend; more are not kept
 
 log = logging.getLogger("fairlead.gateway")
 
@@ -32,6 +38,9 @@ class Pool:
         self.url = url
         self.origin = Origin(url)
         self._idle: deque[Connection] = deque()
+        self._resting: deque[Connection] = deque()
+        self._quiet = False  # a new connection to it has been listened to
+        self._closed = False
         self._spare = 0  # of the idle ones, not needed since the last sweep
         self._distrusted_until = float("-inf")
         self._sweeping: asyncio.TimerHandle | None = None
@@ -39,6 +48,7 @@ class Pool:
 
     def take(self) -> Connection | None:
         """Return a connection that is clean now, if there is one."""
+        self._rouse()
         idle = self._idle
         oldest = self._loop.time() - KEEPALIVE
         while idle:
@@ -54,29 +64,49 @@ class Pool:
     async def connect(self) -> Connection:
         """Return a new connection; raise `Unconnected` or `Lost` if there is none that is clean."""
         connection = await self.origin.connect(self._made)
-        if not connection.is_clean():
+        try:
+            if not self._quiet:
+                await asyncio.sleep(LISTEN)
+            if not connection.is_clean():
+                raise Lost("the connection was not clean before the request", unsent=True)
+        except BaseException:
             connection.abort()
-            raise Lost("the connection was not clean before the request", unsent=True)
+            raise
+        self._quiet = True
         return connection
 
     def give(self, connection: Connection) -> None:
         """Take back a connection whose exchange is over: keep it if it may be used again."""
         now = self._loop.time()
-        if connection.finish() and now >= self._distrusted_until:
+        kept = self._idle if connection.proven else self._resting
+        keeps = not self._closed and now >= self._distrusted_until
+        if connection.finish() and keeps and (connection.proven or len(kept) < MOST_RESTING):
+            connection.proven = True
             connection.idle_since = now
-            self._idle.append(connection)
+            kept.append(connection)
             if self._sweeping is None:
                 self._sweep_later()
         else:
             connection.abort()
 
     def close(self) -> None:
-        """Close what is idle."""
+        """Close what is idle, and keep nothing from now on."""
+        self._closed = True
+        self._drop()
+
+    def _drop(self) -> None:
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None
-        while self._idle:
-            self._idle.popleft().abort()
+        for kept in (self._idle, self._resting):
+            while kept:
+                kept.popleft().abort()
+
+    def _rouse(self) -> None:
+        """Move the connections that have rested to those that may be used."""
+        rested, resting = self._loop.time() - REST, self._resting
+        while resting and resting[0].idle_since <= rested:
+            self._idle.append(resting.popleft())
 
     def _made(self, sock: socket.socket, tls: bool) -> Connection:
         return Connection(sock, tls, self._loop, self._distrust)
@@ -91,7 +121,8 @@ class Pool:
                 DISTRUST,
             )
         self._distrusted_until = now + DISTRUST
-        self.close()
+        self._quiet = False
+        self._drop()
 
     def _sweep_later(self) -> None:
         self._spare = len(self._idle)
@@ -102,7 +133,8 @@ class Pool:
         self._sweeping = None
         for _ in range(min(self._spare, len(self._idle))):
             self._idle.popleft().abort()
-        if self._idle:
+        self._rouse()
+        if self._idle or self._resting:
             self._sweep_later()
 
 
@@ -119,11 +151,13 @@ class Client:
             pool = self._pools[url] = Pool(url)
         return pool
 
-    def keep(self, urls: set[str]) -> None:
-        """Close the idle connections to all backends but these."""
-        for url in self._pools.keys() - urls:
-            self._pools.pop(url).close()
+    def drop(self, url: str) -> None:
+        """Close the idle connections to a backend, and keep none of those that are in use."""
+        pool = self._pools.pop(url, None)
+        if pool is not None:
+            pool.close()
 
     def close(self) -> None:
         """Close all idle connections."""
-        self.keep(set())
+        for url in list(self._pools):
+            self.drop(url)
