@@ -228,3 +228,28 @@ def test_a_backend_that_takes_no_connection_is_a_reason(run):
             assert not caught.value.exhausted
 
     run(main())
+
+
+@RUNS
+@pytest.mark.parametrize("rest", ["not written", "not taken"])
+def test_after_an_early_answer_the_connection_is_not_used_again(run, rest):
+    """What is left of the request would be the beginning of the next one."""
+
+    async def main() -> None:
+        async with pooled() as (pool, peer):
+            connection = await within(pool.connect())
+            sock = await peer.accept()
+            answer = Answer(bodiless=False)
+            connection.begin(answer)
+            connection.write(REQUEST)
+            if rest == "not taken":
+                connection.write(b"x" * (32 << 20))
+                connection.asked = True
+            sock.sendall(ANSWER)
+            while not answer.complete:
+                await within(connection.more())
+            assert answer.reusable
+            pool.give(connection)
+            assert pool.take() is None
+
+    run(main())
