@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HOST = re.compile(
     rb"(?:(localhost|[0-9.]+)|\[([0-9a-f]*:[0-9a-f:.]+)\])(?::[0-9]{1,5})?", re.IGNORECASE
 )
-_OF_PROXIES = frozenset({b"forwarded", b"via", b"x-original-host", b"x-real-ip"})
+_OF_PROXIES = frozenset({b"forwarded", b"via", b"x-envoy-external-address", b"x-original-host"})
 
 
 class Stranger(NamedTuple):
@@ -100,4 +100,4 @@ def _is_local_host(host: bytes) -> bool:
 @lru_cache(maxsize=256)
 def _is_of_proxies(name: bytes) -> bool:
     name = name.replace(b"_", b"-")
-    return name in _OF_PROXIES or name.startswith(b"x-forwarded-")
+    return name in _OF_PROXIES or name.startswith(b"x-forwarded-") or name.endswith(b"-ip")

@@ -95,6 +95,11 @@ class LimitedProtocol(HttpToolsProtocol):
         """Whether a request has come on it."""
         return self.cycle is not None
 
+    @property
+    def receives_sized_body(self) -> bool:
+        """Whether a body is being received whose length is known."""
+        return self._in_body and any(name == b"content-length" for name, _ in self.headers)
+
     def give_way(self) -> None:
         """Close, for a new connection to have the place."""
         self._deaf = True
