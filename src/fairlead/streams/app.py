@@ -95,7 +95,8 @@ class StreamApp:
         """Consume a topic, by a class, a partial of one, a function that makes consumers, or one instance for all.
 
         Options: priority (0–100, default 50), weight, long_running, parallel_by, batch_size, max_retries,
-        retry_backoff, dead_letter, subscription_group, rank.
+        retry_backoff, dead_letter, dead_letter_patience, dead_letter_file, on_dead_letter_failure, subscription_group,
+        rank.
         """
         if self._runtime is not None:
             raise Misuse(f"topic {name!r} comes too late: the app runs; add topics before")

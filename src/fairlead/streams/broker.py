@@ -213,6 +213,8 @@ class Outbox(Protocol):
     ) -> Future[Tp]:
         """Write one record; the future ends when the broker has it, or with `BrokerFault`.
 
+        The fault is retriable if the cluster is away; if not, this record or its topic is refused.
+
         Its callbacks run on the outbox's own thread.
         """
 

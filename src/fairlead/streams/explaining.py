@@ -156,11 +156,14 @@ def _failures(listener: Listener, holding: Holding, now: float) -> list[str]:
         partition = holding.partition
         resting, until = partition.resting(now), partition.rests_until()
         failures, burying = partition.failures, partition.burying
+        refusal = listener.intake.refusal(holding)
     topic, said = holding.topic, []
     if burying:
         said.append(
             f"{holding.tp} waits until the broker has its dead letter in {topic.dead_letter!r} ({holding.trouble})."
         )
+        if refusal:
+            said.append(f"{topic.dead_letter!r} did not take it: {refusal}.")
     elif resting and until < inf:
         after = (
             f"after {topic.max_retries} retries its record goes to {topic.dead_letter!r}"

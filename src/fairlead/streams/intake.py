@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.config import error_text
 from fairlead.streams.broker import Batch
-from fairlead.streams.burials import Burials
+from fairlead.streams.burials import Burial, Burials
 from fairlead.streams.consumer import called
 from fairlead.streams.jobs import CONSUMPTION, Job, Kind
 
@@ -56,7 +56,9 @@ class Intake:
         self._flow = flow
         self._counts = counts
         self._wake = wake
-        self._burials = Burials(runtime.outbox)
+        self._burials = Burials(
+            runtime.settings.group, runtime.outbox, runtime.renew_outbox, runtime.letters
+        )
         self._touched: deque[Holding] = deque()  # may have something to run
         self._retry_at: dict[Holding, float] = {}
         self._ticking: dict[Holding, Job] = {}
@@ -251,19 +253,26 @@ class Intake:
         self.hand_over(Kind.PERIODIC, jobs)
 
     def bury(self, now: float) -> None:
-        """See to dead letters: what the broker has counts as done."""
+        """See to dead letters: what is stored, or skipped, counts as done."""
         if not self._burials:
             return
         jobs = []
         with self.lock:
-            for holding, message in self._burials.settled(now):
+            for holding, message, end in self._burials.settled(now):
+                counts = self._counts.topics[holding.topic.name]
+                counts.dead_letters += end is Burial.WRITTEN
+                counts.dead_letters_filed += end is Burial.FILED
+                counts.dead_letters_skipped += end is Burial.SKIPPED
                 if not holding.lost:
                     holding.partition.bury(message)
-                    self._counts.topics[holding.topic.name].dead_letters += 1
                     self.dirty[holding] = None
                     self._touched.append(holding)
                     jobs.append(Job(Kind.IDLE, holding))
         self.hand_over(Kind.IDLE, jobs)
+
+    def refusal(self, holding: Holding) -> str:
+        """Return why a dead letter of a partition was last refused.  The lock is held."""
+        return self._burials.refusal(holding)
 
     def unsaved(self) -> list[Holding]:
         """Tell the partitions that have finished more than was committed."""

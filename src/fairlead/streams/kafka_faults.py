@@ -24,6 +24,9 @@ TRANSIENT = frozenset(
     ).split()
     if hasattr(KafkaError, name)
 )
+MISSING = frozenset(
+    (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART)
+)
 HOPELESS = frozenset({KafkaError._FATAL, KafkaError._FENCED, KafkaError.FENCED_INSTANCE_ID})
 
 
@@ -52,6 +55,13 @@ def fault_of(doing: str, raised: KafkaException | KafkaError) -> BrokerFault:
         retriable=is_transient(error) and not fatal,
         fatal=fatal,
     )
+
+
+def write_fault_of(doing: str, raised: KafkaException | KafkaError) -> BrokerFault:
+    """Say what failed, and why; a topic that is missing concerns the record, which no other try will help."""
+    fault = fault_of(doing, raised)
+    fault.retriable = fault.retriable and error_of(raised).code() not in MISSING
+    return fault
 
 
 def refusal_of(tps: Iterable[Tp], errors: Iterable[KafkaError]) -> CommitRefused:

@@ -12,7 +12,7 @@ from confluent_kafka import Message as Raw
 
 from fairlead.errors import BrokerFault
 from fairlead.streams.broker import Settings, Tp
-from fairlead.streams.kafka_faults import fault_of
+from fairlead.streams.kafka_faults import write_fault_of
 from fairlead.streams.kafka_settings import LOG, ClientLog
 
 CLOSING = 10.0  # seconds for the last records to get through
@@ -43,7 +43,7 @@ class KafkaOutbox:
             if error is None:
                 written.set_result(Tp(topic, int(raw.partition() or 0)))
             else:
-                written.set_exception(fault_of(doing, error))
+                written.set_exception(write_fault_of(doing, error))
 
         try:
             self._listen()
@@ -55,7 +55,7 @@ class KafkaOutbox:
                 BrokerFault(f"{doing} failed: too much waits already", retriable=True)
             )
         except KafkaException as error:
-            written.set_exception(fault_of(doing, error))
+            written.set_exception(write_fault_of(doing, error))
         except BrokerFault as fault:
             written.set_exception(fault)
         return written

@@ -82,7 +82,7 @@ PRODUCER_ONLY = frozenset(
     "enable.idempotence linger.ms message.send.max.retries message.timeout.ms partitioner "
     "queue.buffering.backpressure.threshold queue.buffering.max.kbytes queue.buffering.max.messages "
     "queue.buffering.max.ms request.required.acks request.timeout.ms retries "
-    "sticky.partitioning.linger.ms".split()
+    "sticky.partitioning.linger.ms topic.metadata.propagation.max.ms".split()
 )
 
 
@@ -154,5 +154,11 @@ def consumer_settings(
 
 def producer_settings(servers: str, kafka: Settings) -> dict[str, Any]:
     ours = {key: value for key, value in kafka.items() if key not in CONSUMER_ONLY}
-    settings = {"client.id": "fairlead-outbox", "acks": "all", **ours}
+    settings = {
+        "client.id": "fairlead-outbox",
+        "acks": "all",
+        # How long a topic that the brokers do not know may still be about to come; its own default is 30 s.
+        "topic.metadata.propagation.max.ms": 5000,
+        **ours,
+    }
     return settings | {"bootstrap.servers": servers} if servers else settings

@@ -107,6 +107,7 @@ def _lag(figures: Statistics) -> Iterator[Metric]:
 def _by_topic(runtime: Runtime) -> Iterator[Metric]:
     held = dict.fromkeys(runtime.topics, 0)
     buffered = dict.fromkeys(runtime.topics, 0)
+    burying = dict.fromkeys(runtime.topics, 0)
     counts = {}
     for listener in runtime.listeners.values():
         counts.update(listener.counts.topics)
@@ -114,9 +115,11 @@ def _by_topic(runtime: Runtime) -> Iterator[Metric]:
             for one in listener.holdings.values():
                 held[one.tp.topic] += 1
                 buffered[one.tp.topic] += one.partition.buffered
+                burying[one.tp.topic] += one.partition.burying
     for name, text, values in (
         ("partitions", "Partitions held.", held),
         ("buffered", "Records read that are in no job yet.", buffered),
+        ("dead_letters_waiting", "Dead letters that are not stored yet.", burying),
     ):
         yield _gauge(name, text, [([topic], value) for topic, value in values.items()], ["topic"])
     for name, text, count in (
@@ -127,6 +130,16 @@ def _by_topic(runtime: Runtime) -> Iterator[Metric]:
         ("failures", "Calls of consume that raised.", "failures"),
         ("retries", "Failures after which the records are tried again.", "retries"),
         ("dead_letters", "Records written to a dead-letter topic.", "dead_letters"),
+        (
+            "dead_letters_filed",
+            "Records written to a file, because their dead-letter topic did not take them.",
+            "dead_letters_filed",
+        ),
+        (
+            "dead_letters_skipped",
+            "Records skipped, because their dead-letter topic did not take them.",
+            "dead_letters_skipped",
+        ),
     ):
         rows = [([topic], getattr(one, count)) for topic, one in counts.items()]
         yield _counter(name, text, rows, ["topic"])

@@ -17,6 +17,7 @@ from fairlead.errors import FairleadError, SchedulerFailed
 from fairlead.streams.calling import SchedulerCalls, Steward, after
 from fairlead.streams.gating import GateScheduler
 from fairlead.streams.jobs import CONSUMPTION, Job
+from fairlead.streams.letters import LetterFiles
 from fairlead.streams.listener import Listener
 from fairlead.streams.queue import JobsQueue
 from fairlead.streams.scheduler import lacking
@@ -90,6 +91,7 @@ class Runtime:
         self.begun_at = 0.0
         self.topics = {topic.name: topic for topic in topics}
         self._outbox: Outbox | None = None
+        self.letters = LetterFiles()
         self._settled = False
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -151,6 +153,13 @@ class Runtime:
             if self._outbox is None:
                 self._outbox = self.broker.outbox()
             return self._outbox
+
+    def renew_outbox(self) -> None:
+        """Give up an outbox that is broken for good; the next dead letter gets another one."""
+        with self._lock:
+            broken, self._outbox = self._outbox, None
+        if broken is not None:
+            threading.Thread(target=broken.close, name="fairlead-outbox-end", daemon=True).start()
 
     def settled(self) -> bool:
         """Say whether all listeners have joined, or have had the time to.
@@ -281,6 +290,7 @@ class Runtime:
         self.workers.stop(max(0.0, by - time.monotonic()))
         if isinstance(self.calls.scheduler, GateScheduler):
             self.calls.scheduler.close()
+        self.letters.close(LAST)
         if self._outbox is not None:
             try:
                 self._outbox.close()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairlead.config import seconds, shown, whole
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 MOST_MESSAGES = 1_000_000
 DEFAULT_BATCH = 500
 DEFAULT_GROUP = "default"
+DEFAULT_FILE = "fairlead-dead-letters.jsonl"  # in the working directory
+ENDS = ("file", "skip", "stop")  # of a letter that its topic does not take
 # What Fairlead decides itself: another value would break its promises.
 OURS = {
     "bootstrap.servers": "give bootstrap_servers",
@@ -49,6 +52,9 @@ class Topic:
     max_retries: int = 3
     retry_backoff: float = 1.0
     dead_letter: str | None = None
+    dead_letter_patience: float = 15.0
+    dead_letter_file: str = DEFAULT_FILE
+    on_dead_letter_failure: str = "file"
     subscription_group: str = DEFAULT_GROUP
     rank: int = 0
 
@@ -112,6 +118,12 @@ def read_topic(name: Any, consumer: Any, options: Mapping[str, Any]) -> Topic:
     }
     if read.get("dead_letter") == name:
         raise ConfigError(f"topic {name!r}: dead_letter must be another topic")
+    if read.get("dead_letter") is None:
+        for option in ("dead_letter_patience", "dead_letter_file", "on_dead_letter_failure"):
+            if option in options:
+                raise ConfigError(
+                    f"topic {name!r}: {option} needs dead_letter, the topic of dead letters"
+                )
     return Topic(name, shape, **read)
 
 
@@ -199,6 +211,23 @@ def _flag(value: Any, name: str) -> bool:
     return value
 
 
+def _file(value: Any, name: str) -> str:
+    if isinstance(value, Path):
+        value = str(value)
+    path = text(value, name, '"/var/lib/billing/dead-letters.jsonl"')
+    if Path(path).is_dir():
+        raise ConfigError(f"{name} must be a file; {path} is a directory")
+    return path
+
+
+def _end(value: Any, name: str) -> str:
+    if value not in ENDS:
+        raise ConfigError(
+            f"{name} must be {', '.join(ENDS[:-1])} or {ENDS[-1]}; got {shown(value)}"
+        )
+    return str(value)
+
+
 def _function(value: Any, name: str) -> Any:
     if not callable(value):
         raise ConfigError(f"{name} must be a function of a message; got {shown(value)}")
@@ -232,6 +261,9 @@ READ_TOPIC: dict[str, Reader] = {
     "max_retries": partial(whole, least=0),
     "retry_backoff": partial(seconds, zero=True),
     "dead_letter": _optional(partial(text, example='"orders-dead"')),
+    "dead_letter_patience": partial(seconds, zero=True),
+    "dead_letter_file": _file,
+    "on_dead_letter_failure": _end,
     "subscription_group": partial(text, example='"slow"'),
     "rank": partial(whole, least=0),
 }

@@ -31,6 +31,8 @@ NOTHING: dict[str, Any] = {
     "failures": 0,
     "retries": 0,
     "dead_letters": 0,
+    "dead_letters_filed": 0,
+    "dead_letters_skipped": 0,
 }
 
 
@@ -182,5 +184,7 @@ def _sums(runtime: Runtime, partitions: list[dict[str, Any]]) -> dict[str, dict[
                 "failures": counts.failures,
                 "retries": counts.retries,
                 "dead_letters": counts.dead_letters,
+                "dead_letters_filed": counts.dead_letters_filed,
+                "dead_letters_skipped": counts.dead_letters_skipped,
             }
     return sums

@@ -22,7 +22,9 @@ class TopicCounts:
     seconds: float = 0.0  # that these calls took
     failures: int = 0
     retries: int = 0
-    dead_letters: int = 0
+    dead_letters: int = 0  # that their topic has taken
+    dead_letters_filed: int = 0
+    dead_letters_skipped: int = 0
 
 
 @dataclass(slots=True)
