@@ -277,7 +277,7 @@ def test_a_forgotten_job_blocks_its_group_is_reported_never_committed_and_stoppi
         assert listener.polled_at == polled
         (held,) = app.statistics().withheld
         assert (held.topic, held.state) == ("orders", "given")
-    assert broker.offsets("g") == {Tp("reports", 0): 5}
+    assert {tp: at for tp, at in broker.offsets("g").items() if at} == {Tp("reports", 0): 5}
     assert "orders[0] has been withheld by Forgets" in caplog.text
 
 

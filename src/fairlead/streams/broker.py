@@ -146,6 +146,9 @@ Told = Callable[[list[Tp]], None]
 """A callback of a rebalance: only the partitions that come, or go, never an empty list."""
 
 
+NO_NOTES: Mapping[Tp, str] = {}
+
+
 class Client(Protocol):
     """One member of one consumer group; used by one thread."""
 
@@ -178,11 +181,17 @@ class Client(Protocol):
     def seek(self, tp: Tp, offset: int) -> None:
         """Go on at `offset`, also of a paused partition.  Passed over if it is not assigned."""
 
-    def commit(self, offsets: Mapping[Tp, int]) -> None:
-        """Store the next offset to read of each, and wait for it; raise `CommitRefused`."""
+    def commit(self, offsets: Mapping[Tp, int], notes: Mapping[Tp, str] = NO_NOTES) -> None:
+        """Store the next offset to read of each, and wait for it; raise `CommitRefused`.
+
+        A note is stored beside its offset; without one, the note that was there is blank from then on.
+        """
 
     def committed(self, tps: Iterable[Tp]) -> dict[Tp, int | None]:
         """Ask what is stored of each, None for nothing.  Needs no subscription; raises `BrokerFault`."""
+
+    def notes(self, tps: Iterable[Tp]) -> dict[Tp, tuple[int | None, str]]:
+        """Ask what is stored of each, as `committed`, with the note beside it; raises `BrokerFault`."""
 
     def watermarks(self, tp: Tp) -> tuple[int, int]:
         """Ask for the offset of the first record kept and of the next to be written; raises `BrokerFault`."""

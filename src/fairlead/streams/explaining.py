@@ -85,6 +85,10 @@ def _queued(runtime: Runtime, job: Job) -> str:
     before = runtime.queue.before(job)
     if before is None:
         return f"is queued, and waits for another job of {job.holding.tp} to end."
+    if job.alone:
+        return "is queued, and runs alone, after what runs now: its record ran when a process died."
+    if (lonely := runtime.queue.lonely) is not None:
+        return f"is queued, and waits for {_name(lonely)}, which runs alone: it ran when a process died."
     size = runtime.queue.concurrency
     line = f", {before} jobs before it" if before else ", next in line"
     return f"is queued{line}: all {size} workers are busy. If that lasts, raise concurrency."

@@ -17,6 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from fairlead.streams.jobs import Job, Kind
+from fairlead.streams.marks import Marks
 from fairlead.streams.partitions import KeyedPartition, Partition
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Holding:
         "had_records",
         "listener",
         "lost",
+        "marks",
         "partition",
         "paused",
         "read",
@@ -144,6 +146,7 @@ class Holding:
             how |= {"key": safe_key(topic.name, topic.parallel_by), "most_calls": concurrency}
             self._make = partial(KeyedPartition, tp, **how)
         self.partition = self._make(generation=generation)
+        self.marks = Marks()
         self._consumer: Consumer | None = None
         self._making = threading.Lock()
         # Of the assignment before it, if there was one: its last call may still run.
@@ -151,14 +154,24 @@ class Holding:
 
     def renew(self, generation: int) -> int | None:
         """Forget what is not finished; tell where to read on, None if nothing was read.  Under the listener's lock."""
-        done = self.partition.position
+        before = self.partition
+        done = before.position
         self.partition = self._make(generation=generation)
         self.partition.position = done
+        self.partition.doubted_to, self.partition.tries = before.doubted_to, before.tries
+        self.marks.runs.clear()
         self.full = False
         if not self.had_records:
             return None
         self.eof = False
         return self.start if done is None else done
+
+    @property
+    def place(self) -> int:
+        """Where its next owner would begin: what may be committed, or was, or where it began to read."""
+        if self.partition.position is not None:
+            return self.partition.position
+        return (self.start or 0) if self.committed is None else self.committed
 
     @property
     def consumer(self) -> Consumer:

@@ -17,11 +17,12 @@ from fairlead.streams.broker import Batch
 from fairlead.streams.burials import Burial, Burials
 from fairlead.streams.consumer import called
 from fairlead.streams.jobs import CONSUMPTION, Job, Kind
+from fairlead.streams.marks import ALONE, BESIDE, ProcessDied, Run, doubt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from fairlead.streams.broker import Eof, Tp
+    from fairlead.streams.broker import Eof, Message, Tp
     from fairlead.streams.calling import SchedulerCalls
     from fairlead.streams.flow import Flow
     from fairlead.streams.holdings import Holding
@@ -48,6 +49,10 @@ class Intake:
     ) -> None:
         self.lock = threading.Lock()  # over holdings, partitions and what is kept here
         self.dirty: dict[Holding, None] = {}  # finished more than was committed
+        self.fresh: dict[
+            Holding, None
+        ] = {}  # have records; what was left beside their commits is not known
+        self.hasty = False  # a careful partition has something to commit at once
         self.stopped = False
         self._runtime = runtime
         self._queue = runtime.queue
@@ -96,6 +101,9 @@ class Intake:
         with self.lock:
             counts.calls += 1
             counts.seconds += took
+            if holding.marks.runs.pop(job, None) is not None:
+                self.hasty = True
+                self.dirty[holding] = None
             if job.stale:
                 return
             partition = holding.partition
@@ -103,6 +111,9 @@ class Intake:
                 counts.consumed += len(taken.messages)
                 partition.finish(taken)
                 self.dirty[holding] = None
+                if (partition.position or 0) > partition.doubted_to >= 0:
+                    partition.doubted_to = -1
+                    holding.marks.deaths = 0
             else:
                 self._note_failure(holding, partition, job, error)
         if not self.calls.scheduler.buffered:
@@ -155,6 +166,10 @@ class Intake:
                 holding.partition.deliver(event)
                 self._counts.topics[holding.topic.name].records += len(event)
                 self._flow.delivered(holding, event)
+                if not holding.marks.known:
+                    self.fresh[holding] = None
+        if holding in self.fresh:
+            return
         self._touched.append(holding)
 
     def give(self, now: float) -> None:
@@ -200,9 +215,14 @@ class Intake:
     def _take(self, holding: Holding, now: float) -> list[Job]:
         """Make jobs of what a partition may run now.  The lock is held."""
         partition, topic = holding.partition, holding.topic
-        jobs = []
+        jobs: list[Job] = []
+        if not holding.marks.known and holding.had_records:
+            return jobs
+        while partition.tries and (message := partition.condemn()) is not None:
+            self._condemn(holding, message)
         while (taken := partition.take(now)) is not None:
             job = Job(CONSUMPTION, holding, taken, blocking=not topic.long_running)
+            job.alone = taken.messages.first <= partition.doubted_to
             if topic.shape.describes:
                 self._describe(job)
             jobs.append(job)
@@ -211,6 +231,69 @@ class Intake:
         if not jobs and holding.eof and partition.at_rest:
             self._touched.append(holding)
         return jobs
+
+    def _condemn(self, holding: Holding, message: Message) -> None:
+        tries = holding.partition.tries[message.offset]
+        died = ProcessDied(f"the process died while it ran this record, {tries} times")
+        holding.trouble = error_text(died)
+        self._counts.topics[holding.topic.name].failures += 1
+        self._burials.add(holding, message, died)
+        self._flow.watch(holding)
+        log.error("%r goes to the dead-letter topic: %s", message, died)
+
+    def greet(self, holding: Holding, stored: tuple[int | None, str], now: float) -> None:
+        """Note what the last owner of a partition has left beside its commit; its records may run now."""
+        offset, text = stored
+        with self.lock:
+            self.fresh.pop(holding, None)
+            holding.committed = offset if holding.committed is None else holding.committed
+            note = holding.marks.found(text, now)
+            if note is not None:
+                doubt(holding.partition, note)
+                first = holding.partition.doubted_to
+                what = (
+                    "its calls are noted before they start"
+                    if first < 0
+                    else (f"records up to offset {first} ran then, and run alone, one by one")
+                )
+                log.warning("a process that held %s died, or was cut off; %s", holding.tp, what)
+            self.dirty[holding] = None
+        self._touched.append(holding)
+
+    def mark(self, jobs: Iterable[Job]) -> list[Holding]:
+        """Note calls that are about to start; return the partitions whose notes are to be stored."""
+        found: dict[Holding, None] = {}
+        with self.lock:
+            for job in jobs:
+                if job.stale or job.taken is None:
+                    continue
+                holding, messages = job.holding, job.taken.messages
+                tries = max(lane.failures for lane in job.taken.lanes)
+                if job.alone:
+                    tries = max(tries, holding.marks.deaths)
+                how = ALONE if job.alone and len(messages) == 1 else BESIDE
+                tries = tries if how == ALONE else 0
+                holding.marks.runs[job] = Run(messages.first, messages.last, tries, how)
+                found[holding] = None
+        return list(found)
+
+    def unmark(self, jobs: Iterable[Job]) -> None:
+        """Forget calls that are slow: what they do next is no death, but the loss of their partition."""
+        with self.lock:
+            for job in jobs:
+                if job.holding.marks.runs.pop(job, None) is not None:
+                    self.dirty[job.holding] = None
+                    self.hasty = True
+
+    def calm(self, now: float) -> bool:
+        """End the care for partitions whose time is up; return whether any is careful still."""
+        careful = False
+        with self.lock:
+            for holding in self._holdings.values():
+                if holding.marks.calm(now):
+                    self.dirty[holding] = None
+                careful |= holding.marks.careful
+        return careful
 
     def _describe(self, job: Job) -> None:
         before = called.set(job.holding)
@@ -279,23 +362,28 @@ class Intake:
         with self.lock:
             return [holding for holding in self.dirty if not holding.lost]
 
-    def positions(self, holdings: Iterable[Holding]) -> dict[Holding, int]:
-        """Tell what to commit of partitions."""
+    def positions(
+        self, holdings: Iterable[Holding], *, leaving: bool = False
+    ) -> dict[Holding, tuple[int, str]]:
+        """Return what to commit of partitions, with the notes beside it: blank ones for partitions that go."""
         with self.lock:
             found = {}
             for one in holdings:
-                if (at := one.partition.position) is None or at == one.committed:
+                held = one.marks.known and not leaving
+                note = one.marks.note(one.partition) if held else ""
+                at = one.partition.position
+                if note == one.marks.stored and (at is None or at == one.committed):
                     self.dirty.pop(one, None)
                 else:
-                    found[one] = at
+                    found[one] = one.place, note
             return found
 
-    def committed(self, positions: Mapping[Holding, int]) -> None:
+    def committed(self, positions: Mapping[Holding, tuple[int, str]]) -> None:
         """So much has been committed."""
         with self.lock:
-            for one, at in positions.items():
-                one.committed = at
-                if one.partition.position == at:
+            for one, (at, note) in positions.items():
+                one.committed, one.marks.stored = at, note
+                if one.partition.position in (None, at) and not one.marks.careful:
                     self.dirty.pop(one, None)
 
     def forget(self, holding: Holding) -> None:
@@ -305,6 +393,7 @@ class Intake:
         self._ticking.pop(holding, None)
         self._ends.pop(holding, None)
         self._burials.forget(holding)
+        self.fresh.pop(holding, None)
 
     def renew(self, holding: Holding, generation: int) -> int | None:
         """A partition begins again: tell where to read on, None if nothing was read.  The lock is held."""

@@ -46,6 +46,7 @@ class Job:
     """
 
     __slots__ = (
+        "alone",
         "blocking",
         "cleared",
         "cost",
@@ -92,6 +93,7 @@ class Job:
         self.cost: float = len(self.messages) or 1
         self.deadline = inf
         self.blocking = blocking
+        self.alone = False  # nothing else of the app may run beside it
         self.given_at: float | None = None
         self.withheld_since: float | None = None
         self.queued_at: float | None = None

@@ -21,7 +21,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from confluent_kafka import Message as Raw
 
 from fairlead.errors import BrokerFault, CommitRefused, Misuse
-from fairlead.streams.broker import Batch, Eof, Settings, Told, Tp
+from fairlead.streams.broker import NO_NOTES, Batch, Eof, Settings, Told, Tp
 from fairlead.streams.kafka_calls import Late, leave
 from fairlead.streams.kafka_faults import error_of, fault_of, refusal_of, some
 from fairlead.streams.kafka_questions import Questions
@@ -348,14 +348,14 @@ class KafkaClient(Questions):
 
     # Offsets
 
-    def commit(self, offsets: Mapping[Tp, int]) -> None:
+    def commit(self, offsets: Mapping[Tp, int], notes: Mapping[Tp, str] = NO_NOTES) -> None:
         if not offsets:
             return
         if time.monotonic() - self._polled_at > self._poll_interval:
             # The group has taken our partitions away, or is about to; not every broker would refuse.
             late = KafkaError(KafkaError._MAX_POLL_EXCEEDED, "not polled for max.poll.interval.ms")
             raise refusal_of(offsets, [late])
-        wanted = [TopicPartition(*tp, offset) for tp, offset in offsets.items()]
+        wanted = [TopicPartition(*tp, at, notes.get(tp, "")) for tp, at in offsets.items()]
 
         def store() -> list[TopicPartition]:
             return self._consumer.commit(offsets=wanted, asynchronous=False) or []

@@ -25,12 +25,18 @@ class Questions:
         self._calls = BoundedCalls()
 
     def committed(self, tps: Iterable[Tp]) -> dict[Tp, int | None]:
+        return {tp: offset for tp, (offset, _) in self.notes(tps).items()}
+
+    def notes(self, tps: Iterable[Tp]) -> dict[Tp, tuple[int | None, str]]:
         with self._asking("asking for committed offsets"):
             answers = self._consumer.committed(parts_of(tps), timeout=ASKING)
         for part in answers:
             if part.error:
                 raise fault_of(f"asking for the committed offset of {tp_of(part)}", part.error)
-        return {tp_of(part): part.offset if part.offset >= 0 else None for part in answers}
+        return {
+            tp_of(part): (part.offset if part.offset >= 0 else None, part.metadata or "")
+            for part in answers
+        }
 
     def watermarks(self, tp: Tp) -> tuple[int, int]:
         with self._asking(f"asking for the ends of {tp}"):

@@ -35,6 +35,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ from fairlead.streams.flow import BATCHES, Flow
 from fairlead.streams.holdings import Holding, Turns
 from fairlead.streams.intake import Intake
 from fairlead.streams.jobs import Job, Kind
+from fairlead.streams.lateness import outlasted, ran_for
 from fairlead.streams.recovery import Recovery
 from fairlead.streams.statistics import Counts, TopicCounts
 
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("fairlead.streams")
 
 SLICE = 0.05  # seconds of one poll
+CAREFUL_SLICE = 0.002  # while calls wait to be noted before they start
+GREETINGS = 3  # attempts to read what the last owner of a partition has left
 LEAST, MOST = 100, 2000  # records of one poll
 QUIET = 5.0  # seconds between two complaints about the broker
 ENDS = 1.0  # seconds between two looks at where partitions end
@@ -97,6 +101,10 @@ class Listener(threading.Thread):
         self._late = False  # a job that should be quick is not
         self._named_late: set[str] = set()  # topics whose late work has been named
         self._look_at = -inf
+        self._to_mark: deque[Job] = deque()  # are to start once they are noted
+        self._careful = False  # a process has died lately
+        self._greet_at = self._mark_at = -inf
+        self._greetings = 0  # that failed
         self.joined = False  # has been given partitions once
         self.closed = False
 
@@ -115,6 +123,11 @@ class Listener(threading.Thread):
     def reset(self, why: str) -> None:
         """Have the group start anew; from any thread."""
         self._recovery.ask(why)
+        self.wake()
+
+    def mark(self, job: Job) -> None:
+        """Start a job once it is noted beside the commit of its partition; from any thread."""
+        self._to_mark.append(job)
         self.wake()
 
     def drain(self) -> None:
@@ -141,6 +154,8 @@ class Listener(threading.Thread):
                 self._recovery.ask(f"the listener failed: {error!r}", broken=True)
 
     def _turn(self, now: float) -> None:
+        if self._to_mark:
+            self._start_marked(now)
         if self._recovery.why is not None and self._close_by is None:
             self._start_anew(now)
             return
@@ -176,6 +191,8 @@ class Listener(threading.Thread):
         else:
             self._sleep(pause)
             now = time.monotonic()
+        if self.intake.fresh and not self._draining:
+            self._greet(client, now)
         self.intake.bury(now)
         if not self._draining:
             if not resting:
@@ -183,11 +200,15 @@ class Listener(threading.Thread):
             if now >= self._tick_at:
                 self._tick_at = now + self._settings.tick_interval
                 self.intake.tick()
-        if now >= self._commit_at:
+        if self._to_mark:
+            self._start_marked(now)
+        if now >= self._commit_at or self.intake.hasty:
+            self.intake.hasty = False
             self._commit_at = now + self._settings.commit_interval
             self._commit(client, self.intake.unsaved())
         if now >= self._ends_at:
             self._ends_at = now + ENDS
+            self._careful = self._careful and self.intake.calm(now)
             self._note_ends(client, now)
 
     def _read(self, client: Client, pause: float) -> None:
@@ -201,7 +222,8 @@ class Listener(threading.Thread):
     def _until_due(self, now: float, *, resting: bool) -> float:
         """Tell how long there is nothing to do but to read."""
         give_at = self._recovery.until if resting else self.intake.due_at()
-        return max(0.0, min(give_at, self._tick_at, self._commit_at, now + SLICE) - now)
+        slice_ = CAREFUL_SLICE if self._careful else SLICE
+        return max(0.0, min(give_at, self._tick_at, self._commit_at, now + slice_) - now)
 
     def _may_poll(self, now: float) -> bool:
         if self._draining:
@@ -221,6 +243,8 @@ class Listener(threading.Thread):
             return
         interval = self._settings.max_poll_interval
         self._look_at = now + min(1.0, interval / 4)
+        if self._careful:
+            self.intake.unmark(self._overdue(now - interval / 2))
         late = self._overdue(now - interval)
         self._late = bool(late)
         for job in late:
@@ -272,12 +296,62 @@ class Listener(threading.Thread):
 
     # Commits
 
-    def _commit(self, client: Client, holdings: Iterable[Holding]) -> bool:
+    def _greet(self, client: Client, now: float) -> None:
+        """Read what the last owners of new partitions have left, and note that these are held."""
+        if now < self._greet_at:
+            return
+        fresh = list(self.intake.fresh)
+        try:
+            stored = client.notes([one.tp for one in fresh])
+        except BrokerFault as fault:
+            self._greetings += 1
+            self._greet_at = now + SLICE
+            if self._greetings < GREETINGS:
+                return
+            log.warning("%s: whether a process has died is not known: %s", self.group_id, fault)
+            stored = {}
+        self._greetings = 0
+        for one in fresh:
+            self.intake.greet(one, stored.get(one.tp, (None, "")), now)
+            self._careful |= one.marks.careful
+        self._commit(client, fresh)
+
+    def _start_marked(self, now: float) -> None:
+        """Note the calls that wait for it, and start them, and with them what has ended: a note must blame no other.
+
+        A call that is to run alone waits until its note is stored; others start all the same.
+        """
+        if now < self._mark_at:
+            return
+        jobs = [self._to_mark.popleft() for _ in range(len(self._to_mark))]
+        stored = False
+        try:
+            marked = self.intake.mark(jobs)
+            if self._client is not None:
+                stored = self._commit(
+                    self._client, dict.fromkeys([*marked, *self.intake.unsaved()])
+                )
+        except BrokerFault as fault:
+            log.warning("%s: calls could not be noted: %s", self.group_id, fault)
+        finally:
+            for job in jobs:
+                if stored or not job.alone or job.stale or self._draining:
+                    self._runtime.workers.start(job)
+                else:
+                    self._to_mark.append(job)
+                    self._mark_at = now + ENDS
+
+    def _commit(
+        self, client: Client, holdings: Iterable[Holding], *, leaving: bool = False
+    ) -> bool:
         """Commit what has finished; False if that was refused, for now or for good."""
-        offsets = self.intake.positions(holdings)
+        offsets = self.intake.positions(holdings, leaving=leaving)
         if offsets:
             try:
-                client.commit({one.tp: at for one, at in offsets.items()})
+                client.commit(
+                    {one.tp: at for one, (at, _) in offsets.items()},
+                    {one.tp: note for one, (_, note) in offsets.items()},
+                )
             except CommitRefused as refusal:
                 self.counts.refused += 1
                 log.warning("%s: %s; tried again at the next interval", self.group_id, refusal)
@@ -327,7 +401,7 @@ class Listener(threading.Thread):
         going = self._held(tps)
         try:
             if self._client is not None:
-                self._commit(self._client, going)
+                self._commit(self._client, going, leaving=True)
         finally:
             self._let_go(going)
 
@@ -411,7 +485,7 @@ class Listener(threading.Thread):
 
     def _committed(self, client: Client) -> bool:
         try:
-            return self._commit(client, self.intake.unsaved())
+            return self._commit(client, list(self.holdings.values()), leaving=True)
         except BrokerFault:
             return False
 
@@ -421,20 +495,3 @@ class Listener(threading.Thread):
         except BrokerFault as fault:
             log.warning("%s: %s", self.group_id, fault)
             self._rest(SLICE)
-
-
-def ran_for(job: Job, now: float) -> str:
-    """Name a job's consumer and partition, and for how long it has run."""
-    consumer = job.holding.topic.shape.consumer.__name__
-    return (
-        f"{consumer}.consume has run for {now - (job.started_at or now):.1f} s on {job.holding.tp}"
-    )
-
-
-def outlasted(job: Job, now: float, interval: float) -> str:
-    """Say which work outlasts the poll interval, what comes of that, and the cure."""
-    return (
-        f"{ran_for(job, now)}, longer than max.poll.interval.ms ({interval:g} s): give topic {job.topic!r} "
-        f"long_running=True, or a smaller batch_size than {job.holding.topic.batch_size}, or raise "
-        "max.poll.interval.ms; until then its partition goes to another member and its records run again"
-    )

@@ -17,6 +17,9 @@ most `MOST_BACKOFF`.  Which of several records was at fault is not known, so the
 record that has failed more than `max_retries` times (a failed call of many counts for each of them) is to be
 *buried*, if there is somewhere to bury it: its lane stands still until `bury`, and then goes on after it.  A record
 is never buried on account of a call it shared with others.
+
+**Deaths.** Up to `doubted_to` records go one by one, because a process died while they ran; `tries` are what a record
+has had in processes that died while it ran alone.  They count as failures (see marks.py).
 """
 
 from __future__ import annotations
@@ -97,6 +100,10 @@ class Partition:
         self.position: int | None = None  # what may be committed; None: nothing yet
         self.buffered = 0  # records that wait
         self.calls = 0  # calls that run
+        self.doubted_to = (
+            -1
+        )  # up to this offset records go one by one: a process died while they ran
+        self.tries: dict[int, int] = {}  # by offset, of records that are to blame for that
         self._lane = Lane(None)
 
     def deliver(self, batch: Batch) -> None:
@@ -109,7 +116,10 @@ class Partition:
         lane = self._lane
         if lane.busy or not lane.line or now < lane.until or lane.burying is not None:
             return None
-        messages = self._cut(lane.line, 1 if lane.suspects else self.batch_size)
+        single = lane.suspects or lane.line[0].first <= self.doubted_to
+        messages = self._cut(lane.line, 1 if single else self.batch_size)
+        if self.tries:
+            lane.failures = max(lane.failures, self.tries.pop(messages.first, 0))
         lane.busy = True
         self.calls = 1
         self.buffered -= len(messages)
@@ -179,8 +189,23 @@ class Partition:
         self.buffered += len(taken.messages)
         return None
 
+    def condemn(self) -> Message | None:
+        """Take out a record that has had its tries in processes that died; it is to be buried."""
+        lane = self._lane
+        if not self.tries or lane.busy or not lane.line or lane.burying is not None:
+            return None
+        if not self._had_its_tries(lane.line[0].first):
+            return None
+        self.buffered -= 1
+        lane.burying = self._cut(lane.line, 1)[0]
+        return lane.burying
+
+    def _had_its_tries(self, offset: int) -> bool:
+        return self.buries and self.tries.get(offset, 0) > self.max_retries
+
     def bury(self, message: Message) -> None:
         """A record has been buried: it counts as finished."""
+        self.tries.pop(message.offset, None)
         lane = self._lane
         lane.burying = None
         self._succeed(lane, 1)
@@ -253,15 +278,19 @@ class KeyedPartition(Partition):
         messages: list[Message] = []
         for lane in list(self._ready)[: max(1, share)]:
             room = self.batch_size - len(messages)
-            if room <= 0 or (lane.suspects and messages):
+            first = lane.line[0].offset
+            single = lane.suspects or first <= self.doubted_to
+            if room <= 0 or (single and messages):
                 break
+            if self.tries:
+                lane.failures = max(lane.failures, self.tries.pop(first, 0))
             lanes.append(lane)
             del self._ready[lane]
             lane.busy = True
-            many = min(1 if lane.suspects else room, len(lane.line))
+            many = min(1 if single else room, len(lane.line))
             sizes.append(many)
             messages.extend(lane.line.popleft() for _ in range(many))
-            if lane.suspects:
+            if single:
                 break
         messages.sort(key=_offset)
         self.calls += 1
@@ -337,7 +366,22 @@ class KeyedPartition(Partition):
         self.buffered += len(taken.messages)
         return None
 
+    def condemn(self) -> Message | None:
+        for offset in self.tries:
+            lane = self._lane_of.get(offset)
+            if lane is None or lane.busy or lane.burying is not None:
+                continue
+            if lane.line[0].offset == offset and self._had_its_tries(offset):
+                self._ready.pop(lane, None)
+                self._resting.pop(lane, None)
+                self.buffered -= 1
+                lane.burying = lane.line.popleft()
+                self._burials[offset] = lane
+                return lane.burying
+        return None
+
     def bury(self, message: Message) -> None:
+        self.tries.pop(message.offset, None)
         lane = self._burials.pop(message.offset)
         lane.burying = None
         self._succeed(lane, 1)

@@ -9,6 +9,8 @@ reset, takes jobs out.  While the scheduler hangs, `overrule` does its part.
 on; starting is `start(job)`, which only hands it over.  Jobs of one partition do not run beside each other, except
 for consumption by key; one whose turn it is not stands aside until the partition is free.
 
+A job that is to run `alone` waits until nothing runs, for a while, and nothing starts beside it.
+
 Every method may be called by any thread.  Nothing here calls user code or waits.
 """
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 FAREWELLS = (Kind.REVOCATION, Kind.SHUTDOWN)
+COMPANY = 10.0  # seconds that a job waits to run alone
 HOUSEKEEPING = (*FAREWELLS, Kind.IDLE)  # what still starts while the app stops
 
 
@@ -62,6 +65,7 @@ class JobsQueue:
         self._aside = 0
         self._waiting = 0
         self._running: dict[Job, None] = {}
+        self._lonely: Job | None = None  # runs alone
 
     # What schedulers call
 
@@ -202,6 +206,8 @@ class JobsQueue:
         """A job has run, or was skipped: its worker takes the next one."""
         with self._lock:
             del self._running[job]
+            if self._lonely is job:
+                self._lonely = None
             job.ended = True
             freed = not job.locked and self._strike(job)
             aside = job.holding.turns.leave(job.kind)
@@ -231,16 +237,34 @@ class JobsQueue:
         started: list[Job] = []
         ready, running = self._ready, self._running
         while ready and len(running) < self.concurrency:
+            if not self.stopping and (self._lonely is not None or self._waits_alone(ready[0])):
+                break
             job = ready.popleft()
             if self.stopping and job.kind not in HOUSEKEEPING:
                 self._hand_back(job)
             elif job.holding.turns.enter(job):
                 job.started_at = self.clock()
                 running[job] = None
+                self._lonely = job if job.alone else self._lonely
                 started.append(job)
             else:
                 self._aside += 1
         return started
+
+    def _waits_alone(self, job: Job) -> bool:
+        """Return whether the next job has to wait until nothing runs; after a while it runs in company."""
+        if not job.alone or not self._running:
+            return False
+        waits = self.clock() - (job.queued_at or 0.0) < COMPANY
+        job.alone = waits
+        return waits
+
+    def look(self) -> None:
+        """Start what may have waited long enough."""
+        with self._lock:
+            started = self._fill()
+        for job in started:
+            self._start(job)
 
     def _hand_back(self, job: Job) -> None:
         job.handed_back = job.ended = job.finished = True
@@ -293,6 +317,14 @@ class JobsQueue:
         """Wait until nothing runs; False if it still does."""
         with self._lock:
             return self._idle.wait_for(lambda: not self._running, max(0.0, timeout))
+
+    @property
+    def lonely(self) -> Job | None:
+        """The job that runs alone, or is next to; None if there is none."""
+        with self._lock:
+            if self._lonely is not None:
+                return self._lonely
+            return self._ready[0] if self._ready and self._ready[0].alone else None
 
     def before(self, job: Job) -> int | None:
         """Count the jobs that are queued before one; None if it stands aside for another of its partition."""

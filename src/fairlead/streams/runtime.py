@@ -98,7 +98,7 @@ class Runtime:
         self.workers = Workers(settings.concurrency, self.finished)
         self.queue = JobsQueue(
             settings.concurrency,
-            self.workers.start,
+            self._start_job,
             freed=self._freed,
             assignments=self.assignments,
         )
@@ -185,6 +185,14 @@ class Runtime:
                     held.setdefault(tp.topic, []).append(tp.partition)
             self.assignments.replace({topic: tuple(sorted(held[topic])) for topic in sorted(held)})
 
+    def _start_job(self, job: Job) -> None:
+        """Hand a job to its worker; where a process has died, its call is noted first."""
+        holding = job.holding
+        if job.kind is CONSUMPTION and holding.marks.careful and not job.stale:
+            holding.listener.mark(job)
+        else:
+            self.workers.start(job)
+
     def finished(self, job: Job, error: BaseException | None) -> None:
         """A worker is done with a job."""
         try:
@@ -226,6 +234,7 @@ class Runtime:
         beat = WATCH if self.calls.scheduler.buffered else self.calls.beat
         while not self._ended.wait(beat):
             self.calls.look()
+            self.queue.look()
             now = time.monotonic()
             if now < report_at:
                 continue

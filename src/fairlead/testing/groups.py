@@ -49,6 +49,7 @@ class Group:
         self.round = 0
         self.members: dict[str, Member] = {}
         self.offsets: dict[Tp, int] = {}
+        self.notes: dict[Tp, str] = {}  # beside the offsets
         self.target: dict[Tp, str] = {}
 
     @property

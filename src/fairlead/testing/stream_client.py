@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fairlead.errors import BrokerFault, CommitRefused, Misuse
-from fairlead.streams.broker import Batch, Eof, Told, Tp
+from fairlead.streams.broker import NO_NOTES, Batch, Eof, Told, Tp
 from fairlead.testing.groups import Group, Member, Place
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class MemoryClient:
                 place.position = offset
                 place.eof_told_at = None
 
-    def commit(self, offsets: Mapping[Tp, int]) -> None:
+    def commit(self, offsets: Mapping[Tp, int], notes: Mapping[Tp, str] = NO_NOTES) -> None:
         with self._alone(), self._broker.changing() as broker:
             broker.expel_silent()
             refusal = self._refusal() or broker.take_fault("commit", self.group.name)
@@ -88,11 +88,15 @@ class MemoryClient:
                     text, refused=sorted(offsets), retriable=refusal.retriable, fatal=refusal.fatal
                 ) from refusal
             for tp, offset in sorted(offsets.items()):
-                broker.note_commit(self.group, self._member, tp, offset)
+                broker.note_commit(self.group, self._member, tp, offset, notes.get(tp, ""))
 
     def committed(self, tps: Iterable[Tp]) -> dict[Tp, int | None]:
+        return {tp: offset for tp, (offset, _) in self.notes(tps).items()}
+
+    def notes(self, tps: Iterable[Tp]) -> dict[Tp, tuple[int | None, str]]:
         with self._alone(), self._broker.asked("committed", self.group.name):
-            return {tp: self.group.offsets.get(tp) for tp in tps}
+            offsets, notes = self.group.offsets, self.group.notes
+            return {tp: (offsets.get(tp), notes.get(tp, "")) for tp in tps}
 
     def watermarks(self, tp: Tp) -> tuple[int, int]:
         with self._alone(), self._broker.asked("watermarks", self.group.name) as broker:

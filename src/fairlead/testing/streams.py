@@ -173,6 +173,11 @@ class MemoryBroker:
         with self.changed:
             return dict(self.group(group).offsets)
 
+    def notes(self, group: str) -> dict[Tp, str]:
+        """Return what a group has stored beside its offsets."""
+        with self.changed:
+            return dict(self.group(group).notes)
+
     def holders(self, group: str) -> dict[Tp, str]:
         """Say which member holds which partition now."""
         with self.changed:
@@ -319,9 +324,12 @@ class MemoryBroker:
     def reset_of(self, tp: Tp) -> int:
         return self._logs[tp].start if self._reset == "earliest" else self._logs[tp].end
 
-    def note_commit(self, group: Group, member: Member, tp: Tp, offset: int) -> None:
+    def note_commit(
+        self, group: Group, member: Member, tp: Tp, offset: int, note: str = ""
+    ) -> None:
         # As Kafka does it: any member may store any offset; whether it should have is for tests to say.
         group.offsets[tp] = offset
+        group.notes[tp] = note
         self.commits.append(Commit(group.name, member.name, tp, offset, tp in member.held))
 
 

@@ -67,8 +67,8 @@ def forgetful() -> None:
     """Never commit when a partition is revoked or lost, nor at intervals: only at the end."""
     commit = Listener._commit
 
-    def commits(self: Any, client: Any, holdings: Any) -> bool:
-        return commit(self, client, holdings) if self._close_by is not None else True
+    def commits(self: Any, client: Any, holdings: Any, **how: Any) -> bool:
+        return commit(self, client, holdings, **how) if self._close_by is not None else True
 
     Listener._commit = commits  # type: ignore[method-assign]
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fairlead.streams.broker import Batch, Broker, Client, Eof, Message, Outbox, Told, Tp
+from fairlead.streams.broker import NO_NOTES, Batch, Broker, Client, Eof, Message, Outbox, Told, Tp
 from tests.streams.chaos.ledger import (
     ASSIGNED,
     COMMITTED,
@@ -106,7 +106,10 @@ class SpyClient:
             found.append(event)
         return found
 
-    def commit(self, offsets: Mapping[Tp, int]) -> None:
+    def notes(self, tps: Iterable[Tp]) -> dict[Tp, tuple[int | None, str]]:
+        return self._client.notes(tps)
+
+    def commit(self, offsets: Mapping[Tp, int], notes: Mapping[Tp, str] = NO_NOTES) -> None:
         number = self._number()
         self._ledger.write(
             COMMITTING,
@@ -114,7 +117,7 @@ class SpyClient:
             offsets={name(tp): at for tp, at in offsets.items()},
             generations={name(tp): self._owned.get(tp) for tp in offsets},
         )
-        self._client.commit(offsets)
+        self._client.commit(offsets, notes)
         self._ledger.write(COMMITTED, number=number)
 
     def close(self) -> None:
