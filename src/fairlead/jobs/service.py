@@ -17,6 +17,7 @@ from fairlead.core import Gate
 from fairlead.errors import ConfigError, Misuse, ShuttingDown, StoreUnavailable, UnknownRun
 from fairlead.jobs import verbs
 from fairlead.jobs.announcing import Announcer
+from fairlead.jobs.blocking import BlockingJobs
 from fairlead.jobs.estimates import Estimates
 from fairlead.jobs.executors.base import specs_of
 from fairlead.jobs.outcome import Outcome, find_run, outcome_of_rows, run_number
@@ -77,6 +78,7 @@ class Jobs:
         self.crew: Crew | None = None
         self._declared = None if executors is None else specs_of(executors)
         self._store = open_store(url)  # refuses a bad address at once; nothing is opened yet
+        self.sync = BlockingJobs(self)  # the verbs of a client for threads without an event loop
         self._opened_on: asyncio.AbstractEventLoop | None = None
         self._is_open = False
         self._opening = asyncio.Lock()
@@ -164,7 +166,10 @@ class Jobs:
                 self._opening, self._opened_on = asyncio.Lock(), loop
                 self._is_open = False
             else:
-                raise Misuse("this Jobs belongs to another event loop; make one for each")
+                raise Misuse(
+                    "this Jobs belongs to another event loop; make one for each, "
+                    "or call jobs.sync, which needs no loop"
+                )
         async with self._opening:
             if not self._is_open:
                 await self._store.open(create=self.creates)

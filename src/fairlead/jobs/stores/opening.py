@@ -19,8 +19,8 @@ EXAMPLES = (
 )
 
 
-def open_store(url: Any) -> Store:
-    """Make the store a URL names.
+def open_store(url: Any, *, blocking: bool = False) -> Store:
+    """Make the store a URL names; verbs of a blocking one never suspend (see `at_once`).
 
     >>> open_store("sqlite:///fairlead.db").url
     'sqlite:///fairlead.db'
@@ -34,15 +34,16 @@ def open_store(url: Any) -> Store:
         )
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "sqlite":
-        return sqlite(url, rest)
+        return sqlite(url, rest, blocking)
     if separator and scheme in ("postgresql", "postgres"):
-        return postgres(url)
+        return postgres(url, blocking)
     raise ConfigError(f"{hidden(url)} is not the URL of a store; {EXAMPLES}")
 
 
-def sqlite(url: str, rest: str) -> Store:
+def sqlite(url: str, rest: str, blocking: bool) -> Store:
     # Imported when needed: whoever keeps jobs in PostgreSQL may have a Python without SQLite.
     from fairlead.jobs.stores.sqlite import SqliteStore
+    from fairlead.jobs.stores.sqlite_blocking import BlockingSqliteStore
 
     if not rest.startswith("/"):
         raise ConfigError(f"{hidden(url)} has too few slashes; {EXAMPLES}")
@@ -55,10 +56,11 @@ def sqlite(url: str, rest: str) -> Store:
         )
     if "?" in name or "#" in name or "\0" in name:
         raise ConfigError(f"{hidden(url)}: a SQLite store takes no options; {EXAMPLES}")
-    return SqliteStore(Path(name), url)
+    kind = BlockingSqliteStore if blocking else SqliteStore
+    return kind(Path(name), url)
 
 
-def postgres(url: str) -> Store:
+def postgres(url: str, blocking: bool) -> Store:
     if not is_readable(url):
         raise ConfigError(f"{hidden(url)} cannot be read: {ESCAPED}; {EXAMPLES}")
     try:
@@ -67,6 +69,10 @@ def postgres(url: str) -> Store:
         raise ConfigError(
             'jobs in PostgreSQL need asyncpg: pip install "fairlead[postgres]"'
         ) from None
+    if blocking:
+        module = importlib.import_module("fairlead.jobs.stores.postgres_blocking")
+        blocked: Store = module.BlockingPostgresStore(url)
+        return blocked
     module = importlib.import_module("fairlead.jobs.stores.postgres")
     store: Store = module.PostgresStore(url)
     return store

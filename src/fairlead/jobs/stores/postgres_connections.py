@@ -11,6 +11,7 @@ It is recognised by the server's process number, which a pooler cannot know when
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
@@ -124,9 +125,13 @@ def judged(error: BaseException, address: Address) -> StoreError | None:
         return StoreUnavailable(f"{where} does not answer; is it up, and can it be reached?")
     if isinstance(error, BROKEN):
         return StoreUnavailable(f"{where} cannot be reached: {_line(error)}")
-    if not isinstance(error, asyncpg.PostgresError):
+    code = getattr(error, "sqlstate", None) or ""
+    psycopg: Any = sys.modules.get("psycopg")
+    if psycopg is not None and isinstance(error, psycopg.Error):
+        if not code and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+            return StoreUnavailable(f"{where} cannot be reached: {_line(error)}")
+    elif not isinstance(error, asyncpg.PostgresError):
         return None
-    code = error.sqlstate or ""
     if code.startswith("40"):
         return StoreUnavailable(
             f"{where} could not keep two transactions apart ({_line(error)}); "

@@ -15,7 +15,7 @@ from fairlead.errors import ConfigError, StoreError
 from fairlead.jobs.stores.postgres_connections import DRIVER
 
 if TYPE_CHECKING:
-    from fairlead.jobs.stores.postgres_connections import Connections
+    from fairlead.jobs.stores.postgres_connections import Address, Connections
 
 GAP = 0.02  # seconds between two hints of one process
 LONGEST_PAUSE = 5.0  # seconds between tries to listen again
@@ -24,11 +24,16 @@ LONGEST_PAUSE = 5.0  # seconds between tries to listen again
 NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
 
 
+def channel_of(address: Address) -> str:
+    """Name the channel of a schema."""
+    return f"fairlead_{address.schema}"
+
+
 class Hints:
     """The hints of one store, both ways."""
 
     def __init__(self, connections: Connections, *, listen: bool) -> None:
-        self.channel = f"fairlead_{connections.address.schema}"
+        self.channel = channel_of(connections.address)
         self.listening = asyncio.Event()
         self._connections = connections
         self._listen = listen

@@ -16,8 +16,9 @@ import logging
 import os
 import sqlite3
 import threading
+from concurrent.futures import Future as ThreadFuture
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fairlead.errors import Misuse, StoreUnavailable
 from fairlead.jobs.stores.sqlite_file import code_of, connect, patient, transaction, translated
@@ -34,15 +35,21 @@ log = logging.getLogger("fairlead.jobs")
 
 
 class Request:
-    """A call from an event loop that waits for its answer."""
+    """A call that waits for its answer, in an event loop or in a thread."""
 
     __slots__ = ("work", "durable", "future", "loop", "value", "error")
 
-    def __init__(self, work: Callable[[sqlite3.Connection], Any], durable: bool | None) -> None:
+    def __init__(
+        self,
+        work: Callable[[sqlite3.Connection], Any],
+        durable: bool | None,
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
         self.work = work
         self.durable = durable  # None: no transaction
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.loop = loop  # None: a thread without one
+        self.future: asyncio.Future[Any] | ThreadFuture[Any]
+        self.future = ThreadFuture() if loop is None else loop.create_future()
         self.value: Any = None
         self.error: BaseException | None = None
 
@@ -75,26 +82,48 @@ class Lane:
         self, work: Callable[[sqlite3.Connection], T], *, durable: bool | None = None
     ) -> T:
         """Do work on the lane's thread; with `durable` not None, in a transaction."""
+        request = self._ask(work, durable, asyncio.get_running_loop())
+        answer: T = await cast("asyncio.Future[T]", request.future)
+        return answer
+
+    def do(self, work: Callable[[sqlite3.Connection], T], *, durable: bool | None = None) -> T:
+        """Do work as `call` does, and block the calling thread until it is done."""
+        future = cast("ThreadFuture[T]", self._ask(work, durable, None).future)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C among them: what has not begun is not wanted any more
+            future.cancel()
+            raise
+
+    def _ask(
+        self,
+        work: Callable[[sqlite3.Connection], Any],
+        durable: bool | None,
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> Request:
         if os.getpid() != self._process:
             raise Misuse(
                 f"the store of {self._path} was opened before a fork; open one in each process"
             )
         if self._closed:
             raise Misuse(f"the store of {self._path} is closed; open it first")
-        request = Request(work, durable)
+        request = Request(work, durable, loop)
         self._queue.put(request)
-        answer: T = await request.future
-        return answer
+        return request
 
     async def close(self) -> None:
         """Finish what is queued, and let go of the file."""
+        await asyncio.to_thread(self.end)
+
+    def end(self) -> None:
+        """Do what `close` does, and block the calling thread."""
         if self._closed:
             return
         self._closed = True
         if os.getpid() != self._process:
             return  # the parent's connection: touching it here would harm the file
         self._queue.put(None)
-        await asyncio.to_thread(self._thread.join)
+        self._thread.join()
 
     def _serve(self) -> None:
         while True:
@@ -187,6 +216,9 @@ def deliver(batch: list[Request]) -> None:
     """Hand answers to the loops that wait for them, one visit to each."""
     for loop in {request.loop for request in batch}:
         settled = [request for request in batch if request.loop is loop]
+        if loop is None:
+            settle(settled)
+            continue
         try:
             loop.call_soon_threadsafe(settle, settled)
         except RuntimeError:
