@@ -1,12 +1,13 @@
 """Why a job is not running, in one sentence, and when it likely will.
 
 A ready job is explained by the dispatcher itself: by the leader's own frontier if it lives in this process, else by a
-frontier of the same class that is filled from the database.  Everything before and after that state stands in the rows.
+frontier of the same class that holds what runs, the job, and the first and nearest of the other ready jobs.  What
+refuses a job, slots and caps, is counted in what runs; how many ready jobs there are changes neither the reason nor the
+cost.  Everything before and after that state stands in the rows of the job and of those that it waits for.
 """
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.errors import ConfigError, UnknownRun
@@ -15,8 +16,9 @@ from fairlead.jobs.frontier import Frontier
 from fairlead.jobs.limits import limited
 from fairlead.jobs.outcome import find_run
 from fairlead.jobs.planning import Elsewhere, name_of, planner_of
-from fairlead.jobs.reading import ready_pages
 from fairlead.jobs.reasons import EXECUTOR_FULL
+from fairlead.jobs.roster import Roster
+from fairlead.jobs.rows import MOST_NODES
 from fairlead.jobs.states import (
     ACTIVE,
     CANCELLED,
@@ -40,14 +42,16 @@ from fairlead.jobs.wording import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
     from fairlead.jobs.records import Id, JobRow, RunRow, WorkerRow
     from fairlead.jobs.scheduling import Scheduler
     from fairlead.jobs.settings import Settings
     from fairlead.jobs.stores.base import Store
 
-MOST_READ = 50_000  # ready jobs; of more than that the place in line is not exact, the reason is
+MOST_READ = (
+    1_000  # ready jobs at once; of more than that the place in line is not exact, the reason is
+)
 
 
 class Explanation(NamedTuple):
@@ -75,14 +79,14 @@ async def explain(
 ) -> Explanation:
     """Explain a job."""
     run = await find_run(store, job[0])
-    rows = {row.node: row for row in await store.jobs(job[0])}
-    if job[1] not in rows:
+    rows = await store.some_jobs(job[0], [job[1]])
+    if not rows:
         raise UnknownRun(
-            f"run {job[0]} has no job {job[0]}.{job[1]}; it has {job[0]}.0 to {job[0]}.{len(rows) - 1}"
+            f"run {job[0]} has no job {job[0]}.{job[1]}; it has {job[0]}.0 to {job[0]}.{run.jobs - 1}"
         )
     if scheduler is None or not scheduler.leading:
         settings = limited(settings, await store.settings())
-    return await _Case(store, settings, scheduler, run, rows).explained(rows[job[1]])
+    return await _Case(store, settings, scheduler, run).explained(rows[0])
 
 
 class _Case:
@@ -94,13 +98,11 @@ class _Case:
         settings: Settings,
         scheduler: Scheduler | None,
         run: RunRow,
-        rows: Mapping[int, JobRow],
     ) -> None:
         self.store = store
         self.settings = settings
         self.scheduler = scheduler
         self.run = run
-        self.rows = rows
         self.now = store.now()
         self.planners: dict[str, Any] = {}  # as they were set, by executor
 
@@ -134,7 +136,7 @@ class _Case:
         if row.state == COMPLETED:
             return f"completed{at}"
         if row.state == SKIPPED:
-            cause = self._cause(row)
+            cause = await self._cause(row)
             why = (
                 ""
                 if cause is None
@@ -160,14 +162,13 @@ class _Case:
         listed = await self.store.runs(before=self.run.dag + 1, limit=1)
         return [one.dag for one in listed] == [self.run.dag]
 
-    def _cause(self, row: JobRow) -> JobRow | None:
+    async def _cause(self, row: JobRow) -> JobRow | None:
         """Find the job that was not skipped itself, and for which this one was."""
         seen: set[int] = set()
         found: JobRow | None = row
         while found is not None and found.state == SKIPPED and found.node not in seen:
             seen.add(found.node)
-            needs = (self.rows[node] for node in found.needs)
-            found = next((one for one in needs if one.state in FRUITLESS), None)
+            found = next(iter(await self._needed(found, lambda one: one.state in FRUITLESS)), None)
         return found if found is not row else None
 
     # Running
@@ -224,29 +225,38 @@ class _Case:
     # Not ready yet
 
     async def _blocked(self, row: JobRow) -> tuple[str, str, float | None]:
-        first, root = self._blocker(row)
-        if first is None or root is None:
+        next_one, root = await self._blocker(row)
+        if next_one is None or root is None:
             return "blocked", f"waits for {row.waits} jobs that it needs", None
         others = row.waits - 1
         more = f" and {others} other job{'s' * (others != 1)}" if others else ""
-        waits = f"waits for upstream {job_name(first)}{more}"
-        if root is not first:
+        waits = f"waits for upstream {job_name(next_one)}{more}"
+        if root is not next_one:
             waits += f", which waits for {job_name(root)}"
         _, clause, _ = await self._why(root)
         return "upstream", f"{waits}; that one {clause}", None
 
-    def _blocker(self, row: JobRow) -> tuple[JobRow | None, JobRow | None]:
+    async def _needed(self, row: JobRow, wanted: Callable[[JobRow], bool]) -> list[JobRow]:
+        """Read the jobs that a job needs, as many at once as may be read, until some are wanted."""
+        for place in range(0, len(row.needs), MOST_READ):
+            nodes = row.needs[place : place + MOST_READ]
+            found = list(filter(wanted, await self.store.some_jobs(row.dag, nodes)))
+            if found:
+                return found
+        return []
+
+    async def _blocker(self, row: JobRow) -> tuple[JobRow | None, JobRow | None]:
         """Find what it waits for, and what that in the end waits for."""
-        first: JobRow | None = None
+        nearest: JobRow | None = None
         found = row
         while found.waits:
-            left = [self.rows[node] for node in found.needs if self.rows[node].state != COMPLETED]
+            left = await self._needed(found, lambda one: one.state != COMPLETED)
             if not left:
                 break
             # One that is under way says most about the time.
             found = min(left, key=lambda one: (one.state != ACTIVE, one.waits > 0, one.node))
-            first = first or found
-        return first, None if found is row else found
+            nearest = nearest or found
+        return nearest, None if found is row else found
 
     def _delayed(self, row: JobRow) -> tuple[str, str, float | None]:
         wait = roughly(row.start_at - self.now)
@@ -292,9 +302,9 @@ class _Case:
                 None,
             )
         frontier = self.scheduler.frontier if self.scheduler is not None else None
-        own, chosen = frontier is not None, False
+        own, chosen, whole = frontier is not None, False, True
         if frontier is None:
-            frontier = await self._filled()
+            frontier, whole = await self._filled(row, workers)
             chosen = any(one[:2] == (row.dag, row.node) for one in frontier.started())
         if chosen and self.settings.pool is not None:
             return (
@@ -311,7 +321,7 @@ class _Case:
             )
         if not own and row.executor in frontier.needs_plan(self.now):
             return "planner", self._unranked(row), None
-        why = frontier.explain((row.dag, row.node), self.now)
+        why = frontier.explain((row.dag, row.node), self.now, whole)
         clause = f"is ready for executor {executor} and waits: {why.said}"
         if why.reason == EXECUTOR_FULL and frontier.slots().get(row.executor, 0) > 0:
             return "held", clause, None
@@ -339,28 +349,35 @@ class _Case:
         found = (await self.store.estimates()).get(row.task)
         return None if found is None else found[0]
 
-    async def _filled(self) -> Frontier:
-        """Fill a frontier from the database, as a scheduler that takes over does."""
+    async def _filled(self, row: JobRow, workers: list[WorkerRow]) -> tuple[Frontier, bool]:
+        """Fill a frontier from the database; say whether all ready jobs are in it."""
         self.planners = planners = await self._planners()
 
         def planner_for(executor: str) -> Any:
             return planners.get(executor) or planners.get("") or self.settings.planner
 
         frontier = Frontier.of(self.settings, planner_for)
-        frontier.hold(await self.store.running(), self.now)
-        for executor, slots in _slots(await self.store.workers()).items():
+        running = await self.store.running()
+        if (most := self.settings.max_concurrent_dags) is not None:
+            # Also runs that are active though nothing of them runs just now.
+            active = await self.store.runs(state="active", limit=most + 1)
+            frontier.begin([run.dag for run in active], self.now)
+        frontier.hold(running, self.now)
+        everyone = await self.store.workers()
+        roster = Roster(self.settings.lease)
+        roster.see(everyone, self.now)
+        roster.hold(running)
+        frontier.follow(roster, self.now)
+        for executor, slots in _slots(everyone).items():
             frontier.resize(executor, slots, self.now)
         estimates = Estimates()
         estimates.replace(await self.store.estimates())
-        own, _ = await self.store.reread(self.run.dag)
-        ready = list(own)
-        async with aclosing(ready_pages(self.store)) as pages:
-            async for page in pages:
-                ready += [one for one in page if one.dag != self.run.dag]
-                if len(ready) >= MOST_READ:
-                    break
-        frontier.add(estimates.fill(ready), self.now)
-        return frontier
+        oldest = await self.store.ready(None, MOST_READ)
+        before = (row.dag, row.node - 1) if row.node else (row.dag - 1, MOST_NODES)
+        nearest = await self.store.ready(before, MOST_READ)
+        ready = {one[:2]: one for one in (*oldest, *nearest)}
+        frontier.add(estimates.fill(list(ready.values())), self.now)
+        return frontier, len(oldest) < MOST_READ
 
     async def _planners(self) -> dict[str, Any]:
         planners: dict[str, Any] = {}

@@ -131,10 +131,8 @@ class Frontier:
             self._dropped.difference_update(job.dag for job in arriving.values())
         if outdated:
             self._withdraw(outdated, now)
-        if begun:
-            # They were begun before anybody here knew: no burst for them.
-            since = now - self.orders.register.burst
-            self._adjust("dags", "begin", (list(begun), since), now=now)
+        if begun:  # before anybody here knew: no burst for them
+            self.begin(begun, now)
         if delayed:
             for number, job in list(arriving.items()):
                 if job.start_at > now:
@@ -235,15 +233,18 @@ class Frontier:
             adopted.append(ticket)
         if waiting:
             self._withdraw(waiting, now)
-        active = self.room.dags.active
-        begun = dict.fromkeys(one.work.dag for one in adopted if one.work.dag not in active)
-        if begun:
-            since = now - self.orders.register.burst
-            self._adjust("dags", "begin", (list(begun), since), now=now)
+        self.begin(dict.fromkeys(one.work.dag for one in adopted), now)
         for one in adopted:
             self._tickets[number_of(id_of(one))] = one
             self._idle.pop(one.work.dag, None)
         self.gate.adopt(adopted, now)
+
+    def begin(self, dags: Iterable[int], now: float) -> None:
+        """Take over runs that are active already, whether or not a job of theirs is here."""
+        begun = [dag for dag in dags if dag not in self.room.dags.active]
+        if begun:
+            since = now - self.orders.register.burst
+            self._adjust("dags", "begin", (begun, since), now=now)
 
     def drop(self, dag: int, now: float, nodes: Iterable[int] | None = None) -> None:
         """Let jobs of a run wait no longer: cancelled, paused, or changed.  What runs is left alone."""
@@ -426,14 +427,14 @@ class Frontier:
 
     # Looking
 
-    def explain(self, job: Id, now: float) -> Why:
-        """Tell why a job does not run."""
+    def explain(self, job: Id, now: float, whole: bool = True) -> Why:
+        """Find why a job does not run; `whole` if all ready jobs are here."""
         held = self._held.find(*job)
         if held is not None:
             return Why(
                 f"the workers of executor {held.executor!r} that know task {held.task!r} have no free slot"
             )
-        return why(self, self._tickets.get(number_of(job)), self._later.find(*job), now)
+        return why(self, self._tickets.get(number_of(job)), self._later.find(*job), now, whole)
 
     @property
     def waiting(self) -> int:

@@ -25,8 +25,14 @@ class Why(NamedTuple):
     reason: str = EXECUTOR_FULL
 
 
-def why(frontier: Frontier, ticket: Ticket | None, delayed: ReadyJob | None, now: float) -> Why:
-    """Find it."""
+def why(
+    frontier: Frontier,
+    ticket: Ticket | None,
+    delayed: ReadyJob | None,
+    now: float,
+    whole: bool = True,
+) -> Why:
+    """Find it; of a frontier that is not `whole` the place in line is a lower bound."""
     if delayed is not None:
         left = max(0.0, delayed.start_at - now)
         said = f"it is due in {left:.3g} s: a retry waits, or it was to start later"
@@ -35,10 +41,10 @@ def why(frontier: Frontier, ticket: Ticket | None, delayed: ReadyJob | None, now
         return Why("it is not ready: nothing of it waits or runs here", reason="unheard")
     if ticket.state is RUNNING:
         return Why(f"it has a slot of executor {ticket.pool!r}", reason="starting")
-    return _waits(frontier, ticket, max(now, frontier.gate.now))
+    return _waits(frontier, ticket, max(now, frontier.gate.now), whole)
 
 
-def _waits(frontier: Frontier, ticket: Ticket, now: float) -> Why:
+def _waits(frontier: Frontier, ticket: Ticket, now: float, whole: bool) -> Why:
     order = frontier.orders.order_of(ticket).explain(ticket, now)
     found = ((part, part.refusal(ticket, now)) for part in frontier.room.parts)
     refusals = [(part, refusal) for part, refusal in found if refusal is not None]
@@ -50,7 +56,15 @@ def _waits(frontier: Frontier, ticket: Ticket, now: float) -> Why:
     capped = any(part is not frontier.room.executors for part, _ in refusals)
     causes = ", and ".join(part.describe(ticket, now, refusal) for part, refusal in refusals)
     before = None if order else ticket.place.section.queue.before(ticket, now, MOST)
-    return Why(f"{causes}; {order or _first(before)}", before, capped)
+    if order or whole:
+        return Why(f"{causes}; {order or _first(before)}", before, capped)
+    return Why(f"{causes}; {_at_least(before or 0)}", None, capped)
+
+
+def _at_least(before: int) -> str:
+    if not before:
+        return "others may go first"
+    return f"at least {before} job{'s go' if before > 1 else ' goes'} first"
 
 
 def _first(before: int | None) -> str:

@@ -194,6 +194,9 @@ class Store(Protocol):
     async def jobs(self, dag: int, limit: int | None = None) -> list[JobRow]:
         """List a run's jobs in order, also of an archived one; with a limit the first of them."""
 
+    async def some_jobs(self, dag: int, nodes: Sequence[int]) -> list[JobRow]:
+        """List these jobs of a run, in order; also of an archived one."""
+
     async def cancel(self, dag: int) -> bool:
         """Cancel what could start, skip what waits for others, ask what runs to stop; False if the run has ended."""
 

@@ -12,7 +12,7 @@ from fairlead.jobs.stores.postgres_hints import Hints
 from fairlead.jobs.stores.postgres_submitting import call_of, submitted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fairlead.jobs.records import NewRun
 
@@ -54,6 +54,10 @@ VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (name) DO UPDATE SET cron = $2, timezone = $3, run = $4, misfire = $5, paused = $7, cursor =
     CASE WHEN (s.cron, s.timezone) = (excluded.cron, excluded.timezone) THEN s.cursor
     ELSE greatest(s.cursor, excluded.cursor) END"""
+
+
+def _job_rows(rows: Iterable[Any]) -> list[JobRow]:
+    return [JobRow._make((*row[:6], tuple(row[6] or ()), *row[7:])) for row in rows]
 
 
 class Operations:
@@ -124,8 +128,12 @@ class Operations:
 
     async def jobs(self, dag: int, limit: int | None = None) -> list[JobRow]:
         sql = f"{JOBS.format('')} UNION ALL {JOBS.format('archived_')} ORDER BY 2 LIMIT $2"
-        rows = await self._fetch(sql, dag, limit, again=True)
-        return [JobRow._make((*row[:6], tuple(row[6] or ()), *row[7:])) for row in rows]
+        return _job_rows(await self._fetch(sql, dag, limit, again=True))
+
+    async def some_jobs(self, dag: int, nodes: Sequence[int]) -> list[JobRow]:
+        some = " AND j.node = ANY ($2::int[])"
+        sql = f"{JOBS.format('')}{some} UNION ALL {JOBS.format('archived_')}{some} ORDER BY 2"
+        return _job_rows(await self._fetch(sql, dag, nodes, again=True))
 
     async def cancel(self, dag: int) -> bool:
         return await self._did("cancel", dag)

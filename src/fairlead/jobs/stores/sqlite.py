@@ -326,6 +326,9 @@ class SqliteStore:
     async def jobs(self, dag: int, limit: int | None = None) -> list[JobRow]:
         return await self._read(lambda db: sqlite_runs.jobs(db, dag, limit))
 
+    async def some_jobs(self, dag: int, nodes: Sequence[int]) -> list[JobRow]:
+        return await self._read(lambda db: sqlite_runs.some_jobs(db, dag, nodes))
+
     async def cancel(self, dag: int) -> bool:
         now = self._time()
         return await self._change(lambda db: sqlite_runs.cancel(db, dag, now))

@@ -17,6 +17,7 @@ from fairlead.jobs.states import (
 from fairlead.jobs.stores.sqlite_archive import archived_jobs, archived_run
 from fairlead.jobs.stores.sqlite_finishing import Tally, keep_promises
 from fairlead.jobs.stores.sqlite_rows import (
+    AMONG,
     IS_UNSTARTED,
     JOB,
     NODE,
@@ -35,6 +36,7 @@ from fairlead.jobs.stores.sqlite_rows import (
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Sequence
 
 FEW = ("active", "suspended", "failed", "cancelled")  # the states of which there is an index
 IS_FEW = f"state IN {FEW}"
@@ -88,6 +90,17 @@ def jobs(connection: sqlite3.Connection, dag: int, limit: int | None = None) -> 
         (dag, dag, -1 if limit is None else limit),
     ).fetchall()
     return [job_row(row) for row in rows] if rows else archived_jobs(connection, dag)[:limit]
+
+
+def some_jobs(connection: sqlite3.Connection, dag: int, nodes: Sequence[int]) -> list[JobRow]:
+    """List these jobs of a run, in order."""
+    if dag >> (62 - SHIFT):
+        return []
+    wanted = {node for node in nodes if 0 <= node <= NODE}
+    keys = compact([key_of(dag, node) for node in wanted])
+    rows = connection.execute(f"SELECT {JOB} FROM jobs WHERE {AMONG} ORDER BY id", (keys,))
+    found = [job_row(row) for row in rows.fetchall()]
+    return found or [job for job in archived_jobs(connection, dag) if job.node in wanted]
 
 
 def living(connection: sqlite3.Connection, dag: int) -> str | None:
