@@ -168,8 +168,6 @@ class Intake:
                 self._flow.delivered(holding, event)
                 if not holding.marks.known:
                     self.fresh[holding] = None
-        if holding in self.fresh:
-            return
         self._touched.append(holding)
 
     def give(self, now: float) -> None:
