@@ -7,6 +7,7 @@ signal cuts the grace short.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -20,9 +21,10 @@ from fairlead.config import seconds
 from fairlead.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from fairlead.jobs.estimates import Estimates
+    from fairlead.jobs.executors.base import ExecutorSpec
     from fairlead.jobs.records import Ending, Finished
     from fairlead.jobs.service import Jobs
     from fairlead.jobs.stores.base import Store
@@ -57,6 +59,22 @@ def worker(
             help="How they run: local (on the loop, or on threads), threads, processes or ray.",
         ),
     ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="ADDRESS",
+            help="The Ray cluster of --kind ray, such as head:6379 or auto; else $RAY_ADDRESS, else a small one here.",
+        ),
+    ] = None,
+    runtime_env: Annotated[
+        str | None,
+        typer.Option(
+            "--runtime-env",
+            metavar="FILE|JSON",
+            help="Ray's runtime environment for --kind ray: a JSON or YAML file, or JSON itself.",
+        ),
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="What it is called; else the host.")
     ] = None,
@@ -68,6 +86,8 @@ def worker(
     """Run jobs of some executors, wherever the database is reached."""
 
     def start() -> int:
+        from fairlead.jobs.executors.base import specs_of
+
         limit = seconds(grace, "--grace", zero=True)
         named = app or os.environ.get(APP)
         jobs = find_jobs(named, None, tasks=True)
@@ -77,29 +97,56 @@ def worker(
             raise ConfigError(
                 f"{named} has no tasks, so there is nothing to serve; name an --executor"
             )
-        return asyncio.run(_serve(jobs, named, executors, slots, kind, name, limit))
+        value = _value(kind, slots, address, runtime_env)
+        specs = specs_of(dict.fromkeys(executors, value))
+        return asyncio.run(_serve(jobs, named, specs, name, limit))
 
     return carried_out(start, "worker", "jobs")
+
+
+def _value(kind: str, slots: int, address: str | None, runtime_env: str | None) -> dict[str, Any]:
+    """Return the description of every executor that this worker serves."""
+    if kind == "worker":
+        raise ConfigError(
+            "--kind must be local, threads, processes or ray; a worker is what this is"
+        )
+    value: dict[str, Any] = {"kind": kind, "slots": slots}
+    for option, given in (("--address", address), ("--runtime-env", runtime_env)):
+        if given is not None and kind != "ray":
+            raise ConfigError(f"{option} is for --kind ray; this worker is of kind {kind}")
+    if address is not None:
+        value["address"] = address
+    if runtime_env is not None:
+        value["runtime_env"] = _mapping(runtime_env)
+    return value
+
+
+def _mapping(text: str) -> Any:
+    """Read JSON, or the JSON or YAML file of that name."""
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"--runtime-env is not JSON: {error}") from error
+    from fairlead.documents.loading import tree_of
+    from fairlead.documents.reading import content_of, lines_of
+
+    node, problems, _ = tree_of(content_of(text), text)
+    if problems or node is None:
+        raise ConfigError(f"--runtime-env cannot be read: {'; '.join(lines_of(problems, text))}")
+    return node.plain()
 
 
 async def _serve(
     jobs: Jobs,
     app: str | None,
-    names: Sequence[str],
-    slots: int,
-    kind: str,
+    specs: Mapping[str, ExecutorSpec],
     name: str | None,
     grace: float,
 ) -> int:
     from fairlead.jobs.estimates import Estimates
-    from fairlead.jobs.executors.base import specs_of
     from fairlead.jobs.worker import Crew
 
-    if kind == "worker":
-        raise ConfigError(
-            "--kind must be local, threads, processes or ray; a worker is what this is"
-        )
-    specs = specs_of({one: {"kind": kind, "slots": slots} for one in names})
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -37,6 +37,7 @@ class LiveCall:
         "ended",
         "job",
         "lane",
+        "left",
         "runner",
         "seat",
         "severed",
@@ -61,6 +62,7 @@ class LiveCall:
         self.began: float | None = None
         self.seat: Any = None
         self.timer: asyncio.TimerHandle | None = None
+        self.left: float | None = None  # seconds of its timeout, while its clock is held
 
     @property
     def stopping(self) -> bool:
@@ -73,9 +75,17 @@ class LiveCall:
         return None if self.began is None else perf_counter() - self.began
 
     def arm(self) -> None:
-        """Start the clock of its timeout, if it has one."""
+        """Start the clock of its timeout, if it has one; after `hold`, with what was left."""
         if self.claimed.timeout is not None and not self.ended and self.timer is None:
-            self.timer = self.lane.clock(self.claimed.timeout, self)
+            left = self.claimed.timeout if self.left is None else self.left
+            self.timer = self.lane.clock(left, self)
+
+    def hold(self) -> None:
+        """Stop the clock of its timeout; `arm` starts it again with what was left."""
+        if self.timer is not None and self.why is None:
+            self.left = max(0.0, self.timer.when() - asyncio.get_running_loop().time())
+            self.timer.cancel()
+            self.timer = None
 
     def end(self, outcome: Outcome) -> None:
         """Say how it ended; of several the first counts."""

@@ -7,6 +7,7 @@ further than its own outcome.  What follows from an outcome is not the runner's 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 KINDS = ("local", "threads", "processes", "worker", "ray")
 MOST_SLOTS = 10_000
-RAY_OPTIONS = frozenset({"address", "max_calls", "memory", "num_cpus", "num_gpus", "resources"})
+RAY_OPTIONS = frozenset(
+    {"address", "max_calls", "memory", "num_cpus", "num_gpus", "resources", "runtime_env"}
+)
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -126,6 +129,33 @@ def _check_ray(options: dict[str, Any], where: str) -> None:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"resources of {where} must have names; got {shown(name)}")
         _amount(amount, f"resource {shown(name)} of {where}")
+    if "runtime_env" in options:
+        _check_runtime_env(options["runtime_env"], where)
+
+
+def _check_runtime_env(value: Any, where: str) -> None:
+    """Check what can be checked without Ray, which judges the rest when the executor starts."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f'runtime_env of {where} must be a mapping such as {{"working_dir": "."}}; got {shown(value)}'
+        )
+    for name in value:
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"runtime_env of {where} must have names; got {shown(name)}")
+    env_vars = value.get("env_vars", NOTHING)
+    if not isinstance(env_vars, Mapping) or not all(
+        isinstance(text, str) for pair in env_vars.items() for text in pair
+    ):
+        raise ConfigError(
+            f'env_vars in the runtime_env of {where} must map names to text, such as {{"LEVEL": "1"}}; '
+            f"got {shown(env_vars)}"
+        )
+    try:
+        json.dumps(dict(value), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"runtime_env of {where} must be what JSON can hold, for it is sent to another process: {error}"
+        ) from error
 
 
 def _amount(value: Any, name: str) -> None:
@@ -180,7 +210,10 @@ class Call(Protocol):
         """Whether it was told to stop."""
 
     def arm(self) -> None:
-        """Start the clock of its timeout, if it has one."""
+        """Start the clock of its timeout, if it has one; after `hold`, with what was left."""
+
+    def hold(self) -> None:
+        """Stop the clock of its timeout."""
 
     def end(self, outcome: Outcome) -> None:
         """Say how it ended; of several the first counts."""

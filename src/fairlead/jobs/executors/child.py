@@ -1,7 +1,6 @@
 """The other end of `processes.py`: a process that makes one call after another, and dies with its parent.
 
-Frames are four bytes of length and so many bytes of UTF-8.  A call comes as JSON (see `calls.py`); the answer is "+"
-and the result, or "-" and the error.
+A call comes as a frame of JSON (see `calls.py`); the answer is "+" and the result, or "-" and the error.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import threading
 from queue import SimpleQueue
 
 from fairlead.jobs.executors.calls import perform
+from fairlead.jobs.executors.frames import framed, receive
 
 
 def main(fd: int) -> None:
@@ -37,13 +37,9 @@ class _Line:
 
     def listen(self) -> None:
         """Take calls; on a thread, so that the end of the parent is noticed while a call runs."""
-        try:
-            while size := self._stream.read(4):
-                message = self._stream.read(int.from_bytes(size, "big"))
-                self._busy = True
-                self.calls.put(message.decode())
-        except OSError:
-            pass
+        while (message := receive(self._stream)) is not None:
+            self._busy = True
+            self.calls.put(message)
         if self._busy:
             # The parent is gone, and with it everybody who would have heard of the result.  With us go our children.
             os.killpg(os.getpgrp(), signal.SIGKILL)
@@ -51,6 +47,5 @@ class _Line:
 
     def answer(self, text: str) -> None:
         """Tell how a call ended."""
-        data = text.encode()
         self._busy = False
-        self._connection.sendall(len(data).to_bytes(4, "big") + data)
+        self._connection.sendall(framed(text))
