@@ -15,11 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.cli.worker import executor_of
 from fairlead.errors import ConfigError
-from fairlead.jobs.executors.base import spec_of
+from fairlead.jobs import Dag, Jobs
+from fairlead.jobs.executors.base import spec_of, specs_of
 from fairlead.jobs.executors.cluster import CRASHED, FAILED, LOST, ending_of
 from fairlead.jobs.executors.ray import RayRunner
-from tests.jobs import ray_fake
+from fairlead.jobs.metrics import Metrics
+from fairlead.jobs.operating import Operations
+from tests.jobs import calls, ray_fake
 from tests.jobs.executor_contract import PATIENCE, Rig, gone, run, seen
 
 
@@ -88,6 +92,7 @@ def test_a_head_that_was_started_anew_gets_every_job_and_no_job_has_burnt_anythi
             head.stop()
             await until(lambda: runner_in(rig).trouble)
             waiting = rig.begin("give", 1, timeout=0.2)
+            assert "is away since" in (rig.crew.troubles["x"] or "")
             assert rig.desk.ending_of(first) is None
             await head.start()
             lost = (await rig.desk.ended(first))[0]
@@ -200,9 +205,10 @@ def test_a_cluster_that_can_never_be_used_is_a_mistake(fake, tmp_path):
 PARENT = """
 import asyncio, sys
 sys.path[:] = {path!r}
-from fairlead.jobs.executors.base import spec_of
+from fairlead.jobs import Dag, Jobs
+from fairlead.jobs.executors.base import spec_of, specs_of
 from fairlead.jobs.executors.ray import RayRunner
-from tests.jobs import ray_fake
+from tests.jobs import calls, ray_fake
 
 async def main():
     env = {{"env_vars": {{"folder": {folder!r}}}}}
@@ -278,3 +284,62 @@ def test_ends_are_told_apart_by_rays_own_account():
 def test_a_runtime_env_that_cannot_be_one_is_refused_with_a_sentence(value, said):
     with pytest.raises(ConfigError, match=said):
         spec_of("x", {"kind": "ray", "runtime_env": value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        ("threads", {"address": "auto"}, "--address is for --kind ray"),
+        ("local", {"runtime_env": "{}"}, "--runtime-env is for --kind ray"),
+        ("ray", {"runtime_env": "{no"}, "--runtime-env is not JSON"),
+        ("ray", {"runtime_env": "missing.yaml"}, "--runtime-env cannot be read: missing.yaml"),
+        ("ray", {"runtime_env": "list.yaml"}, "runtime_env of executor 'x' must be a mapping"),
+    ],
+)
+def test_a_worker_on_ray_refuses_options_with_a_sentence(
+    tmp_path, monkeypatch, kind, options, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.yaml").write_text("[1, 2]")
+    given = {"address": None, "runtime_env": None, **options}
+    with pytest.raises(ConfigError, match=said):
+        specs_of({"x": executor_of(kind, 2, **given)})
+
+
+def test_a_worker_on_ray_has_an_address_and_a_runtime_environment_from_a_file(tmp_path):
+    (tmp_path / "env.yaml").write_text("env_vars: {LEVEL: '1'}")
+    value = executor_of("ray", 2, "head:6379", str(tmp_path / "env.yaml"))
+    options = specs_of({"x": value})["x"].options
+    assert options == {"address": "head:6379", "runtime_env": {"env_vars": {"LEVEL": "1"}}}
+    assert executor_of("ray", 2, None, '{"pip": ["x"]}')["runtime_env"] == {"pip": ["x"]}
+
+
+def test_a_job_that_waits_for_its_cluster_is_explained_and_counted(fake, tmp_path):
+    async def scene():
+        async with Head() as head:
+            env = {"env_vars": {"folder": str(tmp_path)}}
+            address = f"127.0.0.1:{head.port}"
+            value = {"kind": "ray", "slots": 1, "address": address, "runtime_env": env}
+            jobs = Jobs(f"sqlite:///{tmp_path}/jobs.db", executors={"gpu": value}, poll="50ms")
+            jobs.task(executor="gpu")(calls.plain_give)
+            metrics = Metrics(jobs)
+            async with jobs:
+                head.stop()
+                assert jobs.crew is not None
+                await until(lambda: jobs.crew is not None and jobs.crew.troubles["gpu"])
+                dag = Dag("d")
+                dag.add("plain_give", 1)
+                submitted = await jobs.submit(dag)
+                await until(lambda: jobs.crew is not None and jobs.crew.running["gpu"])
+                said = await Operations(jobs).explain(f"{submitted.id}.0")
+                assert said.reason == "cluster_away"
+                assert (
+                    f"executor 'gpu': its Ray cluster at {address} is away since" in said.sentence
+                )
+                text = (await metrics.render())[0].decode()
+                assert 'fairlead_jobs_local_away{executor="gpu"} 1.0' in text
+                await head.start()
+                assert (await jobs.wait(submitted, timeout=30)).state == "completed"
+            await metrics.close()
+
+    run(scene())

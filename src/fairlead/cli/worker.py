@@ -97,14 +97,16 @@ def worker(
             raise ConfigError(
                 f"{named} has no tasks, so there is nothing to serve; name an --executor"
             )
-        value = _value(kind, slots, address, runtime_env)
+        value = executor_of(kind, slots, address, runtime_env)
         specs = specs_of(dict.fromkeys(executors, value))
         return asyncio.run(_serve(jobs, named, specs, name, limit))
 
     return carried_out(start, "worker", "jobs")
 
 
-def _value(kind: str, slots: int, address: str | None, runtime_env: str | None) -> dict[str, Any]:
+def executor_of(
+    kind: str, slots: int, address: str | None, runtime_env: str | None
+) -> dict[str, Any]:
     """Return the description of every executor that this worker serves."""
     if kind == "worker":
         raise ConfigError(

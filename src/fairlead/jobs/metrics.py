@@ -169,6 +169,8 @@ def _local(crew: Crew) -> Iterator[Metric]:
     yield _by("local_busy", "Slots of this process in use.", "executor", crew.running)
     text = "Slots of this process held by jobs that were told to stop and do not."
     yield _by("stuck", text, "executor", crew.stuck)
+    away = {name: float(trouble is not None) for name, trouble in crew.troubles.items()}
+    yield _by("local_away", "Whether the cluster that this process uses is away.", "executor", away)
     for name, text, value in (
         ("leases_lost", "Times a worker of this process lost its lease.", crew.leases_lost),
         ("abandoned", "Calls that were told to stop and did not.", crew.abandoned),

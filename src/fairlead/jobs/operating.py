@@ -30,6 +30,7 @@ from fairlead.jobs.showing import (
 )
 from fairlead.jobs.sla import KEEP
 from fairlead.jobs.states import ACTIVE, COMPLETED, CREATED, SUSPENDED, TERMINAL
+from fairlead.jobs.wording import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -145,9 +146,15 @@ class Operations:
     async def explain(self, job: Any) -> Explanation:
         """Say in one sentence why a job does not run, and when it likely will."""
         dag, node = job_id(job)
-        return await explain(
+        found = await explain(
             await self.jobs.store(), self.jobs.settings, (dag, node), self.jobs.scheduler
         )
+        crew = self.jobs.crew
+        trouble = crew.trouble_of((dag, node)) if crew is not None else None
+        if trouble is None or found.reason != "running":
+            return found
+        sentence = cut(f"job {found.job} was given to this process and waits here: {trouble}")
+        return found._replace(reason="cluster_away", sentence=sentence, expected_at=None)
 
     async def row(self, run: Any) -> RunRow:
         """Find a run."""

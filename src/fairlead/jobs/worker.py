@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fairlead.jobs.crashes import Limits
     from fairlead.jobs.executors.base import ExecutorSpec, Outcome
     from fairlead.jobs.flushing import Heard
-    from fairlead.jobs.records import Claimed, Ending, Finished
+    from fairlead.jobs.records import Claimed, Ending, Finished, Id
     from fairlead.jobs.registry import Task
     from fairlead.jobs.stores.base import Store
 
@@ -132,6 +132,18 @@ class Crew:
     def leases_lost(self) -> int:
         """How often a worker of this process has lost its lease."""
         return self._membership.leases_lost
+
+    @property
+    def troubles(self) -> dict[str, str | None]:
+        """Why calls of an executor wait for what runs them, by executor; None where they do not."""
+        return {name: getattr(lane.runner, "trouble", None) for name, lane in self._lanes.items()}
+
+    def trouble_of(self, job: Id) -> str | None:
+        """Return why a job that was given to this process cannot run now; None if it can, or is not here."""
+        for (dag, node, _), call in self._calls.items():
+            if (dag, node) == job and (trouble := self.troubles[call.lane.executor]):
+                return f"executor {call.lane.executor!r}: {trouble}"
+        return None
 
     @property
     def running(self) -> dict[str, int]:

@@ -83,7 +83,7 @@ class RayRunner:
 
     @property
     def trouble(self) -> str | None:
-        """Why calls wait, if the cluster is away."""
+        """Why calls wait, if the cluster is away; None if it is not."""
         if self._away_since is None:
             return None
         return f"{self._cluster} is away since {moment(self._away_since)} ({self._why})"
