@@ -346,12 +346,14 @@ def test_the_largest_latency_is_a_percentile():
 
 
 @pytest.mark.parametrize(
-    "names", [["x", "x"], ["default"], ["1", None], [None, "0"], ["0", "0"]], ids=str
+    ("names", "second"),
+    [(["x", "x"], 1), (["default"], 0), (["1", None], 1), ([None, "0"], 1), (["0", "0"], 1)],
+    ids=str,
 )
-def test_scenario_29_duplicate_names_of_workloads(names):
+def test_scenario_29_duplicate_names_of_workloads(names, second):
     workloads = [{} if name is None else {"name": name} for name in names]
     (problem,) = load({"control_points": {"a": {"scheduler": {"workloads": workloads}}}}).problems
-    assert problem.path == "control_points.a.scheduler.workloads"
+    assert problem.path.startswith(f"control_points.a.scheduler.workloads[{second}]")
     assert "each workload needs a name of its own" in problem.message
 
 

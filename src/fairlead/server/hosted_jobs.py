@@ -262,6 +262,8 @@ class HostedJobs(Hosted):
         """Say where the numbers come from while this process does not lead."""
         if self.state == "failed":
             return f"{self.detail}; shown is what was counted before"
+        if not self.jobs.tasks:
+            return "this process has no tasks: it only shows what its database holds"
         return (
             "this process does not lead: another one plans the jobs, or is about to. "
             f"What runs is counted in the database every {LOOK:g} s"
