@@ -439,9 +439,9 @@ class TestKeys:
             jobs, double, *_ = small(url)
             async with jobs:
                 runs = []
-                for n in range(3):
+                for _ in range(3):
                     dag = Dag("keyed", key="invoice-4711")
-                    dag.add(double, n)
+                    dag.add(double, 4)
                     runs.append(await jobs.submit(dag))
                     await jobs.wait(runs[-1])
                 return runs
