@@ -146,6 +146,8 @@ class Fake:
                 return self.overview(role)
             case ["GET", "history"]:
                 return {"snapshots": world.snapshots[-900:]}
+            case ["GET", "overrides" | "audit"]:
+                return {"items": []}
             case ["GET", "decisions"]:
                 return {"items": world.decisions[:-201:-1]}
             case ["GET", "gates", gate, "waiting"]:

@@ -90,6 +90,7 @@ def gate(
             for rank, one in enumerate(classes)
         ],
         "tenants": tenants(t, used, sum(waiting), weights) if door in ("gateway", "flows") else [],
+        "overrides": [],
         "adjustable": ["slots.resize", *(f"{one}.set_weight" for one in classes)]
         if door == "gateway"
         else [],

@@ -28,6 +28,8 @@ ASKED = (
     "jobs/planner",
     "streams",
     "config",
+    "overrides",
+    "audit",
 )
 CHANGE = {"gate": "gateway/default", "minutes": 5, "changes": {"capacity": 5}}
 

@@ -279,7 +279,7 @@ def test_jobs_that_another_process_leads_are_counted_in_the_database_and_said_to
                 said = other.summary()
                 assert said["leading"] is False
                 assert said["ready"] is None
-                assert "does not lead" in said["reason"]
+                assert "only shows what its database holds" in said["reason"]
                 assert not other.views()
 
     run(main)

@@ -109,6 +109,7 @@ def table(url: str, snapshot: dict[str, Any]) -> RenderableType:
         for said in (slots.get("over"), slots.get("idle")):
             if said:
                 lines.append((f"  {visible(said)}", "red" if said == slots.get("over") else "dim"))
+        lines += [(line, "yellow") for line in _overrides(gate.get("overrides") or ())]
         if gate.get("degraded"):
             lines.append((f"  degraded: {visible(gate['degraded'])}", "bold red"))
         lines += [(line, style) for line, style in _backends(gate.get("backends") or ())]
@@ -123,6 +124,19 @@ def _doors(snapshot: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if door["state"] not in ("running", "starting"):
             reason = f": {visible(door['reason'])}" if door.get("reason") else ""
             yield f"{visible(door['name'])} is {door['state']}{reason}", "bold red"
+
+
+def _overrides(overrides: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Name what is in force by hand."""
+    for one in overrides:
+        what, value = visible(one["what"]), visible(_value(one["value"]))
+        yield f"  set by hand: {what} is {value} (configured: {visible(_value(one['configured']))})"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_value(one)}" for name, one in value.items())
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _backends(backends: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:

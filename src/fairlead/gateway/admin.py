@@ -17,7 +17,8 @@ from fairlead.errors import Misuse
 from fairlead.gateway.openapi import document
 from fairlead.gateway.reservations import gate_name
 from fairlead.gateway.settings import Upstream
-from fairlead.serving.access import authorize
+from fairlead.serving.access import LOCAL, Caller, Role, authorize
+from fairlead.serving.auditing import CALLER, Audit, noted
 from fairlead.serving.http import Answer, Problem, answer, read_body, with_problems
 from fairlead.serving.routes import Application, Routes, reading
 
@@ -35,6 +36,7 @@ class Admin(Application):
         self._admission = admission
         self.token = token
         self.draining = False
+        self.audit = Audit()
         table: dict[str, Any] = {
             "/livez": reading(self._livez),
             "/metrics": reading(self._metrics),
@@ -50,6 +52,7 @@ class Admin(Application):
 
     def authorize(self, scope: Scope) -> None:
         authorize(scope, self.token, realm="fairlead admin", setting="admin.token")
+        scope[CALLER] = LOCAL if self.token is None else Caller("admin.token", Role.ADMIN)
 
     async def _livez(self, scope: Scope, receive: Receive) -> Answer:
         return answer({"status": "ok"})
@@ -91,6 +94,7 @@ class Admin(Application):
             upstream = self._fleet.add(given)
         except Misuse as error:
             raise Problem(409, "worker_exists", str(error)) from None
+        noted(scope, f"added worker {upstream.url}", None, upstream.describe())
         return answer(upstream.describe(), 201)
 
     async def _remove_worker(self, scope: Scope, receive: Receive) -> Answer:
@@ -100,6 +104,8 @@ class Admin(Application):
             detail = "say which one to remove: DELETE /workers?url=http://10.0.0.7:9001"
             raise Problem(422, "bad_query", detail)
         url = urls[0].rstrip("/")
+        before = next((one for one in self._fleet.describe() if one["url"] == url), None)
         if not self._fleet.remove(url):
             raise Problem(404, "worker_unknown", f"there is no worker {shown(url)}")
+        noted(scope, f"removed worker {url}", before, None)
         return answer({"removed": url})

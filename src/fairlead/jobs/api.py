@@ -19,6 +19,7 @@ from fairlead.jobs.operating import MOST_SHOWN, SHOWN, Operations, schedule_of
 from fairlead.jobs.sla import KEEP
 from fairlead.serving.access import Access, Role, Token, digest_of
 from fairlead.serving.aside import LARGE, Aside
+from fairlead.serving.auditing import CALLER, UNCHANGED
 from fairlead.serving.http import (
     Answer,
     Problem,
@@ -138,7 +139,11 @@ class JobsApi(Application):
         except Problem:  # only a caller that may look is told what there is
             self.access.require(scope, Role.VIEWER)
             return
-        self.access.require(scope, found.role if isinstance(found, Guarded) else Role.ADMIN)
+        role = found.role if isinstance(found, Guarded) else Role.ADMIN
+        scope[CALLER] = self.access.require(scope, role)
+        scope[UNCHANGED] = (
+            role < Role.OPERATOR
+        )  # work that is submitted is no change by an operator
 
     async def answered(self, scope: Scope, receive: Receive) -> Answer | Stream | None:
         with telling_errors():

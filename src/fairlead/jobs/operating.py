@@ -178,6 +178,23 @@ class Operations:
             },
         }
 
+    async def stored_planners(self) -> list[tuple[str | None, str, str]]:
+        """List planners that were set while it ran: the executor or None for all, the planner, the one at first."""
+        store = await self.jobs.store()
+        settings = await store.settings()
+        scheduler = self.jobs.scheduler
+        leads = scheduler is not None and scheduler.leading
+        first = self.jobs.settings if leads else limited(self.jobs.settings, settings)
+        name = name_of(first.planner, first.planners)
+        found: list[tuple[str | None, str, str]] = []
+        if "planner" in settings:
+            found.append((None, settings["planner"], name))
+        whole = settings.get("planner", name)
+        for key, planner in sorted(settings.items()):
+            if key.startswith("planner."):
+                found.append((key.partition(".")[2], planner, whole))
+        return found
+
     async def set_planner(self, planner: str | None, executor: str | None = None) -> dict[str, Any]:
         """Have another planner, within a poll; None is the one there was at first."""
         store = await self.jobs.store()

@@ -95,6 +95,11 @@ class FairQueue(Sharers):
         """Tell the weight that a flow of this key has, or would have."""
         return self._weights.of(key)
 
+    @property
+    def weights(self) -> Mapping[Hashable, float]:
+        """The weights that were given one by one; a key that is not among them has the default."""
+        return self._weights.given
+
     def set_weight(self, key: Hashable, weight: float) -> None:
         """Change a weight; it counts from the next dispatch on."""
         self._recall()

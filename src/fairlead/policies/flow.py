@@ -76,6 +76,11 @@ class Weights:
             return weight if 0.0 < weight < inf else checked_weight(key, weight)
         return self._given.get(key, self.default)
 
+    @property
+    def given(self) -> Mapping[Hashable, float]:
+        """The weights that were given one by one."""
+        return self._given
+
     def set(self, key: Hashable, weight: float) -> float:
         """Change one."""
         self.changed = True

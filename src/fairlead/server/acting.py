@@ -8,9 +8,10 @@ from pydantic import Field, StringConstraints
 
 from fairlead.config import shown
 from fairlead.core import Change
-from fairlead.server.api import CALLER, Deed
+from fairlead.server.api import Deed
 from fairlead.server.whatif import WhatIf
-from fairlead.serving.access import LOCAL, Role
+from fairlead.serving.access import Role
+from fairlead.serving.auditing import noted
 from fairlead.serving.http import Answer, Body, Problem, answer, left, read_query, read_strictly
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Acting:
                  self.adjust, takes=Adjustment),
             Deed("POST", "/api/v1/whatif", Role.OPERATOR,
                  "Replay the last minutes of a gate with other settings", self.what_if,
-                 takes=Supposition, conflict="application/problem+json"),
+                 takes=Supposition, conflict="application/problem+json", changes=False),
         ]
         # fmt: on
 
@@ -73,9 +74,16 @@ class Acting:
             args = read(asked.args)
         except ValueError as error:
             raise Problem(422, "bad_arguments", str(error)) from None
+        before = view.value(asked.part, asked.verb, args)
         view.adjust(Change(asked.part, asked.verb, args))
-        caller = scope.get(CALLER, LOCAL)
-        self._server.audit(caller.name, f"adjusted {view.id}: {asked.part}.{asked.verb}{args}")
+        after = view.value(asked.part, asked.verb, args)
+        subject = ":".join(
+            [view.id, asked.verb, *args[:1]]
+            if asked.verb == "set_weight"
+            else [view.id, asked.verb]
+        )
+        what = f"adjusted {view.id}: {asked.part}.{asked.verb}{args}"
+        noted(scope, what, before, after, subject)
         applied = {"part": asked.part, "verb": asked.verb, "args": list(args)}
         return answer({"applied": applied})
 

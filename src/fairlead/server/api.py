@@ -13,6 +13,7 @@ from fairlead.observe.negotiation import ranges_of
 from fairlead.server import static
 from fairlead.server.openapi import described
 from fairlead.serving.access import Access, Role, refuse_strangers
+from fairlead.serving.auditing import CALLER, UNCHANGED
 from fairlead.serving.http import Answer, Problem, Stream, answer, values_of
 from fairlead.serving.routes import READING, Application, Routes, telling_errors
 
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
+    from fairlead.serving.auditing import Audit
     from fairlead.serving.http import Receive, Scope, Send
 
     Handler = Callable[..., Awaitable[Answer | Stream | None]]
 
 GUARDED = ("/api/", "/metrics")
 JSON = "application/json"
-CALLER = "fairlead.caller"  # in the scope: who asks
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Deed:
     takes: type[BaseModel] | None = None
     media: str = JSON  # of its answer; several parted by commas
     conflict: str | None = None  # the media type of a 409, if there can be one
+    changes: bool = True  # unless it is a GET: then the audit trail has an entry for it
 
     async def __call__(self, scope: Scope, receive: Receive, *holes: str) -> Answer | Stream | None:
         return await self.handler(scope, receive, *holes)
@@ -61,8 +63,10 @@ class ControlApi(Application):
         readiness: Callable[[], tuple[bool, dict[str, str]]],
         draining: Callable[[], bool],
         metrics: Callable[[], Awaitable[Any]],
+        audit: Audit,
     ) -> None:
         self.access = access
+        self.audit = audit
         self._readiness = readiness
         self._draining = draining
         self._metrics = metrics
@@ -104,6 +108,7 @@ class ControlApi(Application):
             raise
         needed = deed.role if isinstance(deed, Deed) else Role.ADMIN
         scope[CALLER] = self.access.allow(scope, needed)
+        scope[UNCHANGED] = not (isinstance(deed, Deed) and deed.changes)
         with telling_errors():
             return await deed(scope, receive, *holes)
 

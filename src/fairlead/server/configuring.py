@@ -12,12 +12,13 @@ from fairlead.config import shown
 from fairlead.documents.losses import told
 from fairlead.documents.reading import MOST_BYTES, content_of, tree_of_yaml
 from fairlead.documents.reading import Problem as Fault
-from fairlead.server.api import CALLER, Deed
+from fairlead.server.api import Deed
 from fairlead.server.judging import ChangedText, Judge, Judged, NewText, judged_body, problems_of
 from fairlead.server.loading import MOST_PROBLEMS
 from fairlead.server.masking import NOT_SHOWN, Masks
-from fairlead.serving.access import LOCAL, Role
+from fairlead.serving.access import Role
 from fairlead.serving.aside import LARGE
+from fairlead.serving.auditing import noted
 from fairlead.serving.http import Answer, Problem, answer, read_body, read_query, strictly
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Configuring:
             Deed("GET", "/api/v1/config", Role.VIEWER, "Show the configuration, without secrets",
                  self.show),
             Deed("POST", "/api/v1/config/validate", Role.OPERATOR, "Judge a configuration",
-                 self.validate, takes=NewText),
+                 self.validate, takes=NewText, changes=False),
             Deed("PUT", "/api/v1/config", Role.ADMIN, "Write a configuration, and follow it",
                  self.write, takes=ChangedText, conflict="application/problem+json"),
         ]
@@ -94,8 +95,9 @@ class Configuring:
             except OSError as error:
                 detail = f"{path} cannot be written: {error.strerror or error}"
                 raise Problem(409, "not_written", detail) from None
-            notes = self._server.retune(judged.loaded)
-        self._server.audit(scope.get(CALLER, LOCAL).name, f"wrote {path}")
+            before = self._server.digest
+            notes = self._server.retune(judged.loaded, by=None)
+        noted(scope, f"wrote {path}", before, self._server.digest)
         return answer({"path": path, "problems": [], "notes": notes})
 
     def _refuse_losses(self, loaded: Loaded, allowed: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from fairlead.errors import ConfigError
 from fairlead.flows.serving import FlowServer
 from fairlead.server.hosted_pool import shared
 from fairlead.server.hosting import Hosted, View, resize_to
+from fairlead.server.overrides import AT_A_RELOAD, Override
 from fairlead.server.recording import lines_of
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from fairlead.core import Ticket
     from fairlead.flows.loading import Loaded as FlowsLoaded
+    from fairlead.flows.point import Point
+    from fairlead.observe.channel import Channel
     from fairlead.observe.passed import Passed
     from fairlead.observe.watched import Feed
     from fairlead.runtime import MakeGate
@@ -110,18 +113,32 @@ class HostedFlows(Hosted):
                 continue
             concurrency = point.parts.concurrency
             limit = getattr(concurrency, "limit", None)
-            found.append(
-                View(
-                    gate,
-                    self.name,
-                    channel,
-                    now=point.runtime.now,
-                    total=lambda limit=limit: limit,  # type: ignore[misc]
-                    adjust=point.runtime.adjust,
-                    adjustable={} if limit is None else {("concurrency", "resize"): resize_to},
-                )
-            )
+            found.append(self._view(gate, point, channel, limit is not None))
         return found
+
+    def _view(self, gate: str, point: Point, channel: Channel, limited: bool) -> View:
+        def limit() -> Any:
+            return getattr(point.parts.concurrency, "limit", None)
+
+        def overrides() -> list[Override]:
+            said = point.settings.concurrency
+            configured = None if said is None else said.max_concurrency
+            if isinstance(configured, str | None):  # learned: no number is configured
+                return []
+            return view.resized("concurrency", configured, AT_A_RELOAD)
+
+        view = View(
+            gate,
+            self.name,
+            channel,
+            now=point.runtime.now,
+            total=limit,
+            adjust=point.runtime.adjust,
+            adjustable={("concurrency", "resize"): resize_to} if limited else {},
+            values=lambda part, verb, args: limit(),
+            overrides=overrides,
+        )
+        return view
 
     def links(self) -> dict[str, str]:
         """Where flows are asked for."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from fairlead.core import Change
 from fairlead.gateway.exchange import Exchange
 from fairlead.gateway.reservations import ONLY, gate_name
 from fairlead.gateway.serving import Gateway
 from fairlead.gateway.settings import CLASSES
 from fairlead.server.hosted_pool import shared
 from fairlead.server.hosting import Hosted, Reserve, View, ceiling_of, weight_for
+from fairlead.server.overrides import AT_A_RELOAD, Override
 from fairlead.server.recording import lines_of
 
 if TYPE_CHECKING:
@@ -18,13 +20,14 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from fairlead.core import Change, Ticket
+    from fairlead.core import Ticket
     from fairlead.gateway.loading import Loaded as GatewayLoaded
     from fairlead.gateway.pool import Pool
     from fairlead.observe.passed import Passed
     from fairlead.observe.watched import Feed
     from fairlead.server.hosted_pool import HostedPool
     from fairlead.server.loading import Loaded
+    from fairlead.serving.auditing import Audit
 
 
 def class_of(ticket: Ticket) -> str:
@@ -122,6 +125,54 @@ class HostedGateway(Hosted):
             else:
                 pool.runtime.adjust(change)
 
+        def values(part: str, verb: str, args: tuple[Any, ...]) -> Any:
+            if verb == "resize":
+                return admission.ceilings.get(pool.name)
+            queue: Any = pool.policy.part(part)
+            return queue.weight_of(args[0])
+
+        def overrides() -> list[Override]:
+            return [*ceiling(), *weights()]
+
+        def ceiling() -> list[Override]:
+            most = admission.ceilings.get(pool.name)
+            if most is None:
+                return []
+            what, undo = "a ceiling on the slots", lambda: admission.limit(pool.name, None)
+            ends = "when it is reset, or at the next start; a changed configuration keeps it"
+            return [Override(f"{gate}:resize", gate, what, None, most, ends, undo)]
+
+        def weights() -> list[Override]:
+            levels = [one.name for one in pool.tuning.levels]
+            queues: dict[str, Any] = {name: pool.policy.part(name) for name in levels}
+            said = pool.tuning.weights
+            changed = {
+                key
+                for queue in queues.values()
+                if queue.weights != said
+                for key in {**queue.weights, **said}
+                if queue.weight_of(key) != said.get(key, 1.0)
+            }
+            return [weight(key, said.get(key, 1.0), queues) for key in sorted(changed, key=str)]
+
+        def weight(key: Hashable, configured: float, queues: dict[str, Any]) -> Override:
+            now = {name: queue.weight_of(key) for name, queue in queues.items()}
+            same = len(set(now.values())) == 1
+
+            def undo() -> None:
+                for name in queues:
+                    pool.runtime.adjust(Change(name, "set_weight", (key, configured)))
+
+            return Override(
+                f"{gate}:set_weight:{key}",
+                gate,
+                f"the weight of {key}",
+                configured,
+                next(iter(now.values())) if same else now,
+                AT_A_RELOAD,
+                undo,
+            )
+
         return View(
             gate,
             self.name,
@@ -133,6 +184,8 @@ class HostedGateway(Hosted):
             degraded=lambda: fleet.outages().get(pool.name),
             backends=lambda: [one.describe() for one in fleet.members(pool.name)],
             weight_of=weight_of,
+            values=values,
+            overrides=overrides,
             adjust=adjust,
             adjustable={
                 ("slots", "resize"): ceiling_of,
@@ -157,6 +210,10 @@ class HostedGateway(Hosted):
         if list(found) == [ONLY]:
             return found[ONLY]
         return "; ".join(f"pool {name}: {why}" for name, why in found.items()) or None
+
+    def record_in(self, audit: Audit) -> None:
+        """Record what the admin port changes."""
+        self.gateway.admin.audit = audit
 
     def links(self) -> dict[str, str]:
         """Where requests go, and where operators look."""

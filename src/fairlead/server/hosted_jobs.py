@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import FairleadError
@@ -12,10 +13,13 @@ from fairlead.jobs.api import STILL
 from fairlead.jobs.planning import name_of
 from fairlead.jobs.service import Jobs
 from fairlead.jobs.serving import JobServer
+from fairlead.jobs.states import SUSPENDED
 from fairlead.server import apps
 from fairlead.server.hosted_pool import borrowing
 from fairlead.server.hosting import Hosted, View
+from fairlead.server.overrides import NEVER, Override
 from fairlead.server.recording import job_lines, job_of
+from fairlead.serving.access import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from fairlead.server.loading import Loaded
     from fairlead.server.recording import Job
     from fairlead.server.settings import JobsSettings
+    from fairlead.serving.auditing import Audit
 
 LEADER = "jobs/leader"
 LOOK = 2.0  # seconds between two counts of what is stored
@@ -268,6 +273,39 @@ class HostedJobs(Hosted):
             "this process does not lead: another one plans the jobs, or is about to. "
             f"What runs is counted in the database every {LOOK:g} s"
         )
+
+    def record_in(self, audit: Audit) -> None:
+        """Record what operators change at the door's own port."""
+        self.server.api.audit = audit
+
+    async def overrides(self) -> list[Override]:
+        """List stored planners, paused schedules and paused runs."""
+        operations = self.server.api.operations
+        found = [
+            Override(
+                "jobs:planner" if executor is None else f"jobs:planner:{executor}",
+                self.name,
+                "the planner" if executor is None else f"the planner of executor {executor}",
+                configured,
+                planner,
+                NEVER,
+                partial(operations.set_planner, None, executor),
+                Role.ADMIN,
+            )
+            for executor, planner, configured in await operations.stored_planners()
+        ]
+        for one in await operations.schedules():
+            if one["paused"]:
+                name = one["name"]
+                undo = partial(operations.pause_schedule, name, False)
+                found.append(self._paused(f"schedule:{name}", f"schedule {name}", undo))
+        for row in await operations.rows(state=SUSPENDED):
+            undo = partial(operations.resume, str(row.dag))
+            found.append(self._paused(f"run:{row.dag}", f"run {row.dag}", undo))
+        return found
+
+    def _paused(self, key: str, what: str, undo: Callable[[], Any]) -> Override:
+        return Override(f"jobs:{key}:pause", self.name, what, "runs", "paused", NEVER, undo)
 
     def links(self) -> dict[str, str]:
         """Where programs submit."""

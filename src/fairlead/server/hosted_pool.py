@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.runtime import GatePool
 from fairlead.server.hosting import Hosted, View, resize_to
+from fairlead.server.overrides import AT_A_RELOAD
 from fairlead.server.recording import in_turn, line_of
 
 if TYPE_CHECKING:
@@ -109,17 +110,18 @@ class HostedPool(Hosted):
     def views(self) -> list[View]:
         """Its one gate."""
         slots = self.pool.slots
-        return [
-            View(
-                self.name,
-                self.name,
-                self._channel,
-                now=self.pool.runtime.now,
-                total=lambda: slots.total,
-                adjust=self.pool.runtime.adjust,
-                adjustable={(slots.name, "resize"): resize_to},
-            )
-        ]
+        view = View(
+            self.name,
+            self.name,
+            self._channel,
+            now=self.pool.runtime.now,
+            total=lambda: slots.total,
+            adjust=self.pool.runtime.adjust,
+            adjustable={(slots.name, "resize"): resize_to},
+            values=lambda part, verb, args: slots.total,
+            overrides=lambda: view.resized(slots.name, self._settings.slots, AT_A_RELOAD),
+        )
+        return [view]
 
     def policy(self, gate: str) -> dict[str, Any] | None:
         """Slots that go to doors by weight; those that borrow order their own, in others it is told by arrival.

@@ -10,6 +10,7 @@ from fairlead.errors import ConfigError
 from fairlead.server.batch_keys import BatchKeys
 from fairlead.server.hosted_pool import borrowing
 from fairlead.server.hosting import Hosted, View, resize_to
+from fairlead.server.overrides import AT_A_START
 from fairlead.server.recording import batch_lines
 from fairlead.streams.gating import GateScheduler
 from fairlead.streams.lag import LagWatch
@@ -126,18 +127,19 @@ class HostedStreams(Hosted):
                 )
             return read
 
-        return [
-            View(
-                WORKERS,
-                self.name,
-                channel,
-                now=time.monotonic,
-                total=lambda: float(most if slots is None else slots.total),
-                adjust=adjust,
-                adjustable={} if slots is None else {("workers", "resize"): resize_within},
-                lock=lambda: gate.lock,
-            )
-        ]
+        view = View(
+            WORKERS,
+            self.name,
+            channel,
+            now=time.monotonic,
+            total=lambda: float(most if slots is None else slots.total),
+            adjust=adjust,
+            adjustable={} if slots is None else {("workers", "resize"): resize_within},
+            values=lambda part, verb, args: None if slots is None else slots.total,
+            overrides=lambda: view.resized("workers", most, AT_A_START),
+            lock=lambda: gate.lock,
+        )
+        return [view]
 
     def _scheduler(self) -> GateScheduler | None:
         if self.state != "running" or self.app.state != "running":

@@ -8,16 +8,19 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from fairlead.core import Change
+from fairlead.server.overrides import Override
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from prometheus_client import Metric
 
-    from fairlead.core import Change
     from fairlead.observe.channel import Channel
     from fairlead.observe.passed import Passed
     from fairlead.server.loading import Loaded
+    from fairlead.serving.auditing import Audit
 
 SHRUNK = "slots were taken away while work ran; nothing starts until enough of it has ended"
 State = Literal["starting", "running", "failed", "stopped"]
@@ -65,7 +68,32 @@ class View:
     adjustable: dict[tuple[str, str], Callable[[list[Any]], tuple[Any, ...]]] = field(
         default_factory=dict
     )
+    # What `adjustable` has in force now, by its arguments.
+    values: Callable[[str, str, tuple[Any, ...]], Any] = lambda part, verb, args: None
+    overrides: Callable[[], list[Override]] = list
     lock: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    def value(self, part: str, verb: str, args: tuple[Any, ...]) -> Any:
+        """Return what an adjustment would change."""
+        return self.values(part, verb, args)
+
+    def resized(self, part: str, configured: float, ends: str) -> list[Override]:
+        """Find whether the room is another than it is configured to be."""
+        total = self.total()
+        if total == configured or self.adjust is None:
+            return []
+        adjust, change = self.adjust, Change(part, "resize", (configured,))
+        return [
+            Override(
+                f"{self.id}:resize",
+                self.id,
+                "the number of slots",
+                configured,
+                total,
+                ends,
+                lambda: adjust(change),
+            )
+        ]
 
     def why_idle(self, free: float, waiting: int) -> str | None:
         """Explain why slots are free while work waits; None if there is nothing to explain."""
@@ -162,6 +190,13 @@ class Hosted(ABC):
     @abstractmethod
     async def recorded(self, rows: Sequence[Passed]) -> Iterable[dict[str, Any]]:
         """What passed one of its gates, as the simulator reads it."""
+
+    def record_in(self, audit: Audit) -> None:  # noqa: B027 - it may have no port of its own
+        """Record what its own operators' port changes."""
+
+    async def overrides(self) -> list[Override]:
+        """List what is in force by hand."""
+        return [one for view in self.views() for one in view.overrides()]
 
     def summary(self) -> dict[str, Any] | None:
         """What a snapshot tells of this door beside its gates."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, StringConstraints
 
 from fairlead.errors import UnknownRun
-from fairlead.server.api import CALLER, Deed
-from fairlead.serving.access import LOCAL, Role
+from fairlead.server.api import Deed
+from fairlead.serving.access import Role
+from fairlead.serving.auditing import noted
 from fairlead.serving.http import Answer, Body, Problem, answer, read_query, read_strictly
 from fairlead.serving.queries import whole_of
 
@@ -127,8 +128,10 @@ class JobDeeds:
     async def _change(self, scope: Scope, receive: Receive, run: str, verb: str) -> Answer:
         read_query(scope, ())
         await read_strictly(scope, receive, Nothing)
-        said = await getattr(self._operations(), verb)(run)
-        self._audit(scope, f"{verb} of run {said['id']}: {said['changed']}")
+        operations = self._operations()
+        before = (await operations.row(run)).state
+        said = await getattr(operations, verb)(run)
+        noted(scope, f"{verb} of run {said['id']}", before, said["state"])
         return answer(said, 200 if said["changed"] else 409)
 
     async def sla(self, scope: Scope, receive: Receive, run: str) -> Answer:
@@ -145,8 +148,9 @@ class JobDeeds:
             hard=asked.hard if "hard" in given else KEEP,
             job=None if asked.node is None else f"{row.dag}.{asked.node}",
         )
-        self._audit(scope, f"SLA of run {row.dag} changed")
-        return answer(run_document(await operations.row(run)))
+        after = await operations.row(run)
+        noted(scope, f"SLA of run {row.dag} changed", _slas(row), _slas(after))
+        return answer(run_document(after))
 
     async def workers(self, scope: Scope, receive: Receive) -> Answer:
         read_query(scope, ())
@@ -166,12 +170,22 @@ class JobDeeds:
     async def set_planner(self, scope: Scope, receive: Receive) -> Answer:
         read_query(scope, ())
         asked = await read_strictly(scope, receive, NewPlanner)
+        before = _ordering(await self._planners(), asked.executor)
         await self._operations().set_planner(asked.planner, asked.executor)
-        self._audit(scope, f"planner of {asked.executor or 'all'} set to {asked.planner}")
-        return answer(await self._planners())
+        found = await self._planners()
+        subject = "jobs:planner" if asked.executor is None else f"jobs:planner:{asked.executor}"
+        what = f"planner of {asked.executor or 'all'} set to {asked.planner}"
+        noted(scope, what, before, _ordering(found, asked.executor), subject)
+        return answer(found)
 
-    def _audit(self, scope: Scope, said: str) -> None:
-        self._server.audit(scope.get(CALLER, LOCAL).name, said)
+
+def _slas(run: RunRow) -> dict[str, float | None]:
+    return {"soft": run.soft, "hard": run.hard}
+
+
+def _ordering(planners: dict[str, Any], executor: str | None) -> str:
+    found: str = planners["executors"].get(executor, planners["planner"])
+    return found
 
 
 def run_document(run: RunRow) -> dict[str, Any]:

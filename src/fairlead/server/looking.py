@@ -11,9 +11,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from fairlead import __version__
-from fairlead.server.api import CALLER, Deed
+from fairlead.server.api import Deed
 from fairlead.server.snapshots import decision_document, waiting_document
 from fairlead.serving.access import LOCAL, Role
+from fairlead.serving.auditing import CALLER
 from fairlead.serving.http import Answer, Problem, Stream, answer, read_query, values_of
 from fairlead.serving.queries import number_of, whole_of
 

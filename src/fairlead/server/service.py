@@ -25,9 +25,11 @@ from fairlead.server.job_deeds import JobDeeds
 from fairlead.server.looking import Looking
 from fairlead.server.losses import DOORS, Keeping, Settings, settings_of
 from fairlead.server.metrics import Families
+from fairlead.server.overrides import Overriding
 from fairlead.server.snapshots import Decisions, Snapshots
 from fairlead.serving.access import Access, Role, Token
 from fairlead.serving.aside import Aside
+from fairlead.serving.auditing import Audit, Note
 from fairlead.serving.http import Problem
 from fairlead.serving.limits import Limits
 from fairlead.serving.listener import Listener, Tls
@@ -76,11 +78,15 @@ class Server:
         self.upstream = upstream
         self.doors = doors_of(loaded, self.feed)
         settings = loaded.settings.server
+        self.audit = Audit(settings.audit_log)
+        for door in self.doors:
+            door.record_in(self.audit)
         deeds = [
             *Looking(self).deeds(),
             *Acting(self).deeds(),
             *JobDeeds(self).deeds(),
             *Configuring(self).deeds(),
+            *Overriding(self).deeds(),
         ]
         self.families = Families(self)
         self.api = ControlApi(
@@ -89,6 +95,7 @@ class Server:
             readiness=self._readiness,
             draining=lambda: self.draining,
             metrics=self.families.gathered,
+            audit=self.audit,
         )
         tls = None if settings.tls is None else Tls(settings.tls.certificate, settings.tls.key)
         self.listener = Listener(
@@ -140,6 +147,7 @@ class Server:
     async def __aenter__(self) -> Self:
         begun: list[Hosted] = []
         try:
+            self.audit.open()
             self.listener.bind()
             if self.upstream is not None:
                 await self.upstream.start()
@@ -265,8 +273,17 @@ class Server:
         """Find paths among those allowed that nothing here could have."""
         return self._keeping.strange(self._in_force(), allowed)
 
-    def retune(self, loaded: Loaded) -> list[str]:
-        """Follow a valid configuration; what can change only at a start is told, and stays."""
+    @property
+    def digest(self) -> str | None:
+        """The digest of the configuration in force, if it was read from bytes."""
+        return self.loaded.digest or None
+
+    def retune(self, loaded: Loaded, *, by: str | None = "the configuration file") -> list[str]:
+        """Follow a valid configuration; what can change only at a start is told, and stays.
+
+        `by` is the caller in the audit trail; None where a request has its own entry.
+        """
+        former = self.digest
         loaded = demo.with_upstream(loaded, self.upstream)
         before, after = self.loaded.settings, loaded.settings
         self._keeping.follow(self._in_force(), settings_of(loaded))
@@ -283,7 +300,7 @@ class Server:
             for kind, section in named.items()
             if section is not None and kind not in hosted
         ]
-        for name in ("listen", "tls", "logs", "otel"):
+        for name in ("listen", "tls", "logs", "otel", "audit_log"):
             if getattr(before.server, name) != getattr(after.server, name):
                 notes.append(f"server.{name} changes only at the next start")
         if set(before.pools) != set(after.pools):
@@ -293,6 +310,9 @@ class Server:
         notes += self._follow_demo(self.loaded.demo, loaded.demo)
         self.loaded = loaded
         self.reloads += 1
+        if by is not None:
+            change = Note("applied a changed configuration", former, self.digest)
+            self.audit.add(by, change, request="reload")
         self.on_retuned(loaded)
         for note in notes:
             log.warning("%s", note)
@@ -330,10 +350,6 @@ class Server:
         if jobs is not None and jobs.http is not None and jobs.token is None:
             found.append("jobs.http")
         return found
-
-    def audit(self, who: str, what: str) -> None:
-        """Note what somebody did."""
-        log.info("%s: %s", who, what)
 
     def count_refused_reload(self) -> None:
         """Count a configuration that was read and not applied."""

@@ -75,6 +75,7 @@ class ServerSettings(Model):
     logs: Literal["text", "json"] = "text"
     shutdown_grace: DurationOrZero = 30.0
     otel: Otel | None = None
+    audit_log: Text | None = None  # a file; each change through the API is a line of JSON in it
 
     never_blank: ClassVar[Mapping[str, Any]] = {"tokens": None}
 

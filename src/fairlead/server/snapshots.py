@@ -20,6 +20,7 @@ log = logging.getLogger("fairlead.server")
 LATELY = 10.0  # seconds over which waits and rates are told
 MOST_TENANTS = 20
 MOST_BACKENDS = 50
+MOST_OVERRIDES = 50
 # Decisions in one batch: 1,000 a second, twice the demonstration's crest and more than anybody can read.  A full
 # batch is some 100 kB for each reader, and 2 ms of the server's time.
 MOST_TOLD = 500
@@ -85,6 +86,7 @@ def gate_document(view: View, shares: Fairness) -> dict[str, Any]:
         "totals": reading.totals,
         "degraded": view.degraded(),
         "backends": view.backends()[:MOST_BACKENDS],
+        "overrides": [one.document() for one in view.overrides()][:MOST_OVERRIDES],
         "adjustable": sorted(f"{part}.{verb}" for part, verb in view.adjustable),
     }
 

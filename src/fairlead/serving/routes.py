@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.config import shown
 from fairlead.errors import FairleadError, KeyConflict, ShuttingDown, StoreError, UnknownRun
+from fairlead.serving.auditing import UNCHANGED
 from fairlead.serving.http import Answer, Problem, Stream, left, respond
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
 
+    from fairlead.serving.auditing import Audit
     from fairlead.serving.http import Receive, Scope, Send
 
     Handler = Callable[..., Awaitable[Answer | Stream | None]]
@@ -98,6 +100,7 @@ class Application:
 
     routes: Routes
     open_paths = OPEN  # asked for by anybody
+    audit: Audit | None = None  # where changes are recorded, if they are
 
     def authorize(self, scope: Scope) -> None:
         """Raise a Problem if this request may not be answered."""
@@ -110,11 +113,19 @@ class Application:
         handler, holes = self.routes.find(path, scope["method"])
         return handler(scope, receive, *holes)
 
+    def _record(self, scope: Scope, given: Answer | Stream | None) -> None:
+        """Leave an entry for a request that has changed something: each that is not read, and was answered well."""
+        if self.audit is None or scope["method"] in READING or scope.get(UNCHANGED):
+            return
+        if not isinstance(given, Answer) or given.status < 400:
+            self.audit.record(scope)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
         if kind == "http":
             try:
                 given = await self.answered(scope, receive)
+                self._record(scope, given)
             except Problem as problem:
                 given = problem.answer
             if isinstance(given, Answer):

@@ -6,6 +6,7 @@ import { Card, Empty, Facts, Loading } from "../parts/card.js";
 import { Chart } from "../parts/chart.js";
 import { Field, Segmented, Select } from "../parts/choices.js";
 import { Confirm } from "../parts/dialog.js";
+import { Mark, overrideOf } from "../parts/overrides.js";
 import { Table } from "../parts/table.js";
 import { go } from "../route.js";
 import { classLines, gateIds, gateOf } from "../series.js";
@@ -56,7 +57,7 @@ function Weight({ gate, tenant, onClose }) {
     notify("good", `${tenant.name} now weighs ${wanted}.`);
   };
   return html`<${Confirm} title=${`Weight of ${tenant.name}`} verb="Set the weight" act=${act} onClose=${onClose} ready=${ready}>
-    <p>A tenant of weight 2 gets twice the room of one of weight 1 while both wait. Holds until the configuration is applied again or the server restarts.</p>
+    <p>A tenant of weight 2 gets twice the room of one of weight 1 while both wait. Holds until it is reset (Config, Overrides), the configuration is applied again, or the server restarts.</p>
     <${Field} label="Weight" type="number" value=${weight} onInput=${setWeight} invalid=${!ready} hint="A number above 0" />
   </${Confirm}>`;
 }
@@ -96,8 +97,8 @@ export function Classes({ query }) {
           { label: "Share of the room", class: "wide", cell: (row) => html`<${Share} row=${row} seconds=${seconds} most=${most} />` },
           { label: "Share", number: true, cell: (row) => percent(windowOf(row, seconds).share) },
           { label: "Fair", number: true, cell: (row) => percent(windowOf(row, seconds).fair_share) },
-          { label: "Weight", number: true, cell: (row) => may("operator") && weighable(gate).length
-            ? html`<button type="button" class="button plain small-button" aria-label=${`Weight of ${row.name}: ${row.weight}. Change`} onClick=${() => setWeighing(row)}>${count(row.weight)} …</button>` : count(row.weight) },
+          { label: "Weight", number: true, cell: (row) => html`<${Mark} override=${overrideOf(gate, `:set_weight:${row.name}`)} /> ${may("operator") && weighable(gate).length
+            ? html`<button type="button" class="button plain small-button" aria-label=${`Weight of ${row.name}: ${row.weight}. Change`} onClick=${() => setWeighing(row)}>${count(row.weight)} …</button>` : count(row.weight)}` },
           { label: "Waiting now", number: true, cell: (row) => count(row.waiting) },
           { label: "Running now", number: true, cell: (row) => count(row.running) },
         ]} />

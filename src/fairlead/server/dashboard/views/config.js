@@ -4,6 +4,7 @@ import { plural } from "../format.js";
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Card, Empty, Loading, Trouble } from "../parts/card.js";
 import { Confirm } from "../parts/dialog.js";
+import { Overrides, Trail } from "../parts/overrides.js";
 import { may, notify } from "../store.js";
 
 const PAUSE = 500; // ms without a key before what was typed is checked
@@ -84,9 +85,11 @@ export function Config() {
         ${found.length ? html`<ul class="problems">${found.map((/** @type {any} */ one, /** @type {number} */ at) => html`<li key=${at}>
           <button type="button" class="button mono" onClick=${() => goTo(one)} aria-label=${`Go to line ${one.line}, column ${one.column}`}>${one.line}:${one.column}</button>
           <p>${one.path && html`<code>${one.path}</code> `}${one.message}</p></li>`)}</ul>`
-          : html`<${Empty} title=${edited && problems === null ? "Not checked yet." : "No problems."}>${edited && problems ? "This configuration can be applied." : "What is written here is what the server can run."}</${Empty}>`}
+          : html`<${Empty} title=${edited && problems === null ? "Not checked yet." : "No problems."}>${edited && problems ? "This configuration can be applied." : "This configuration is valid. What was changed by hand since is listed under Overrides."}</${Empty}>`}
       </${Card}>
     </div>
+    <${Overrides} />
+    <${Trail} />
     ${applying && html`<${Confirm} title="Apply this configuration?" verb="Apply" act=${apply} onClose=${() => setApplying(false)}>
       <p>It is written to <code>${data.path}</code> and takes effect at once. What runs keeps its room. What can change only at a start is told, and stays as it is until then.</p></${Confirm}>`}`;
 }

@@ -7,6 +7,7 @@ import { Card, Empty, Kpis, Loading, Trouble } from "../parts/card.js";
 import { Chart, Sparkline } from "../parts/chart.js";
 import { Field, Segmented } from "../parts/choices.js";
 import { Confirm } from "../parts/dialog.js";
+import { Mark, overrideOf } from "../parts/overrides.js";
 import { SlotStrip, Slots } from "../parts/slots.js";
 import { Table } from "../parts/table.js";
 import { go } from "../route.js";
@@ -137,6 +138,7 @@ export function Now({ query }) {
       </${Card}>
       <${Card} title="Slots and reservations" tools=${may("operator") && gate.slots.total !== null && resizable(gate) && html`<button type="button" class="button" onClick=${() => setResizing(true)}>Resize…</button>`}>
         <${Slots} gate=${gate} />
+        ${overrideOf(gate, ":resize") && html`<p class="space">${gate.door === "gateway" ? "A ceiling of " : "The number of slots: "}${count(overrideOf(gate, ":resize").value)}, <${Mark} override=${overrideOf(gate, ":resize")} /></p>`}
         ${gate.slots.over && html`<p class="space tone-bad">${gate.slots.over}.</p>`}
         ${gate.slots.idle && html`<p class="space" data-idle>Slots are free while work waits: ${gate.slots.idle}.</p>`}
         ${gate.reserved?.length > 0 && html`<div class="space"><${Table} caption="Reservations" rows=${gate.reserved} rowKey=${(/** @type {any} */ row) => row.class} class="inset" columns=${[
