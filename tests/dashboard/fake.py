@@ -266,10 +266,25 @@ class Fake:
         return {
             "before": summary(1.0),
             "after": summary(0.7),
+            "observed": observed(),
             "tickets": 48_211,
             "changes": ", ".join(f"{path}={value}" for path, value in body["changes"].items()),
             "note": NOTE,
         }
+
+
+def observed() -> dict[str, Any]:
+    """What happened: the same figures, without those that only a simulation knows."""
+    unknown = ("share", "fair", "utilisation", "misplaced")
+    groups = {
+        dimension: {
+            name: {key: value for key, value in found.items() if key not in unknown}
+            for name, found in parts.items()
+        }
+        for dimension, parts in summary(1.1)["groups"].items()
+        if dimension != "workload"
+    }
+    return {"groups": groups}
 
 
 def problems(text: str) -> list[dict[str, Any]]:

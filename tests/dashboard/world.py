@@ -347,14 +347,17 @@ def summary(factor: float) -> dict[str, Any]:
             **dict.fromkeys(("running", "waiting", "withdrawn"), 0),
         },
         "groups": {
-            "all": {"all": figures(factor) | {"utilisation": 0.83, "misplaced": 0.02}},
-            "class": {one: figures((1 + rank) * factor) for rank, one in enumerate(CLASSES)},
-            "tenant": {one: figures(factor) for one in TENANTS},
+            "all": {"all": figures(factor) | {"utilisation": 0.83, "misplaced": 0.02} | WASTED},
+            "class": {
+                one: figures((1 + rank) * factor) | WASTED for rank, one in enumerate(CLASSES)
+            },
+            "tenant": {one: figures(factor) | WASTED for one in TENANTS},
             "workload": {"chat": figures(factor)},
         },
     }
 
 
+WASTED = {"wasted": 0.0}
 CONFIG = """\
 server:
   listen: 127.0.0.1:8080

@@ -134,8 +134,9 @@ def test_a_trail_has_caller_what_when_before_and_after_newest_first(tmp_path):
         path = tmp_path / "audit.jsonl"
         server = {"listen": HERE, "tokens": TOKENS, "audit_log": str(path)}
         async with served(configured(tmp_path, server=server)) as client:
+            body: dict[str, Any] = {"part": "concurrency", "verb": "resize"}
             for slots in (7, 5):
-                body = {"part": "concurrency", "verb": "resize", "args": [slots]}
+                body["args"] = [slots]
                 await client.ask("POST", POINT, body, token="operator-secret")
             await client.ask("POST", POINT, body, token="viewer-secret")  # refused: no change
             await client.ask("POST", POINT, body | {"args": ["x"]}, token="operator-secret")

@@ -81,6 +81,7 @@ class Channel:
         self._row = 0
         self._offset: float | None = None  # from the gate's clock to the wall's
         self._places: dict[Ticket, _Line] = {}  # of all that wait or run
+        self._committed: dict[Ticket, float] = {}  # when, of those that run and were
         self._lines: dict[str, _Line] = {}
         self._tenants: dict[Hashable, list[int]] = {}  # waiting, running
 
@@ -174,6 +175,12 @@ class Channel:
                 else:
                     self._end(ticket, line, t, state.value)
 
+    def commit(self, ticket: Ticket) -> None:
+        """Note that nobody may preempt a ticket from now on."""
+        with self._lock:
+            if ticket in self._places:
+                self._committed.setdefault(ticket, self._wall())
+
     def turn_away(self, ticket: Ticket, now: float) -> None:
         """Note a ticket that its door turned away before a gate saw it; its state says how, its reason why."""
         self.note((ticket,), now)
@@ -205,6 +212,7 @@ class Channel:
         with self._lock:
             for ticket in tickets:
                 line = self._places.pop(ticket, None)
+                self._committed.pop(ticket, None)
                 if line is not None:
                     self._leave(ticket, line)
 
@@ -271,6 +279,7 @@ class Channel:
             name = line.name
             del self._places[ticket]
             self._leave(ticket, line)
+        committed = self._committed.pop(ticket, None)
         offset = self._offset or 0.0
         started = or_none(ticket.started_at + offset)
         arrived = t if ticket.arrived_at == UNSET else ticket.arrived_at + offset
@@ -305,6 +314,7 @@ class Channel:
                 None if self.more_of is None else self.more_of(ticket),
                 ticket.patience,
                 ticket.seq,
+                None if committed is None or started is None else max(0.0, committed - started),
             )
         )
         if state != "evicted":

@@ -50,6 +50,7 @@ class Passed(NamedTuple):
     more: Any = None  # what its door tells of it beside, for a replay
     patience: float | None = None  # seconds it would wait, by its own account
     seq: int = 0  # its place among the arrivals: a loop's clock gives many the same instant
+    committed: float | None = None  # seconds after its start from when on nobody could preempt it
 
 
 class Decision(NamedTuple):

@@ -158,6 +158,12 @@ class WatchedGate(Gate):
             self.channel.note(changed, self.now)
         return changed
 
+    def commit(self, ticket: Ticket) -> bool:
+        committed = super().commit(ticket)
+        if committed:
+            self.channel.commit(ticket)
+        return committed
+
     def advance(self, now: float) -> Sequence[Ticket]:
         changed = super().advance(now)
         if changed:

@@ -1,4 +1,4 @@
-"""Traffic for the demonstration: callers that come in waves, a little more than there is room for.
+"""Traffic for the demonstration: callers in waves, and exports in batches, at times more than there is room for.
 
 It asks as any client would: the gateway over HTTP, the other doors by their Python API.  Whatever fails is no news: a
 refusal is what the demonstration is there to show.
@@ -34,22 +34,24 @@ MOST_AT_ONCE = 200
 
 
 class Caller(NamedTuple):
-    """Who asks the gateway, how, and how often a second on average."""
+    """A caller of the gateway: its requests a second on average, the tokens of each, how many come at once."""
 
     tenant: str
     priority: str
     rate: float
+    tokens: int = 20
+    batch: int = 1
 
 
 # In the order of their phases: callers of one class are half a wave apart, so that no class has all its crests at once.
 CALLERS = (
-    Caller("probe", "system", 0.5),
+    Caller("probe", "system", 0.5, tokens=5),
     Caller("acme", "interactive", 5.0),
-    Caller("acme", "default", 8.0),
-    Caller("globex", "bulk", 8.0),
+    Caller("acme", "default", 3.0),
+    Caller("globex", "bulk", 0.6, tokens=120, batch=10),
     Caller("globex", "interactive", 2.0),
-    Caller("initech", "default", 6.0),
-    Caller("umbrella", "bulk", 6.0),
+    Caller("initech", "default", 2.0),
+    Caller("umbrella", "bulk", 0.4, tokens=120, batch=10),
 )
 PLANS = (("paid", 6.0, "u"), ("guest", 10.0, "g"), ("crawler", 8.0, "bot"))
 RECORDS = {"orders": 30.0, "audit": 60.0}  # by topic, a second
@@ -92,14 +94,22 @@ class Traffic:
 
             async def ask(caller: Caller = caller) -> None:
                 headers = {"x-tenant": caller.tenant, "x-fairlead-priority": caller.priority}
-                body = {"model": "demo", "messages": [{"role": "user", "content": "hello"}]}
+                body = {
+                    "model": "demo",
+                    "messages": [{"role": "user", "content": "hello"}],
+                    "max_tokens": caller.tokens,
+                }
                 with suppress(aiohttp.ClientError, TimeoutError):
                     async with session.post(
                         f"{url}/v1/chat/completions", json=body, headers=headers
                     ) as answer:
                         await answer.read()
 
-            self._begin(self._again_and_again(caller.rate, ask, phase=len(self._tasks)))
+            async def batch(caller: Caller = caller, ask: Any = ask) -> None:
+                await asyncio.gather(*(ask() for _ in range(caller.batch)))
+
+            rate = caller.rate / caller.batch
+            self._begin(self._again_and_again(rate, batch, phase=len(self._tasks)))
 
     def at_flows(self, flows: FlowScheduler, control_point: str) -> None:
         """Have people of several plans check out."""

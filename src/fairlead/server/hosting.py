@@ -104,7 +104,8 @@ class View:
             number = min(free, sum(one.kept for one in kept))
             total = self.total()
             names = ", ".join(f"{one.kept} for {one.cls}{_until(one)}" for one in kept)
-            return f"{number:g} of {total:g} slots are kept free: {names}"
+            are = "is" if number == 1 else "are"
+            return f"{number:g} of {total:g} slots {are} kept free: {names}"
         if self.idle is not None:
             return self.idle()
         with self.lock():

@@ -28,7 +28,8 @@ def lines_of(rows: Iterable[Passed]) -> Iterator[dict[str, Any]]:
 def line_of(row: Passed) -> dict[str, Any]:
     """Describe one ticket; instants are seconds since the epoch, and `service_ms` is null if its work was not done."""
     done = row.state == "done" and row.started is not None
-    return {
+    committed = {} if row.committed is None else {"commits_ms": row.committed * 1000}
+    return committed | {
         "t": row.arrived,
         "kind": row.gate,
         "class": row.cls,

@@ -26,8 +26,9 @@ Found = TypeVar("Found")
 
 MOST_TICKETS = 200_000
 NOTE = (
-    "Both sides are simulated with what arrived at this gate; they are to be compared with one another, not with what "
-    "happened. Work that was refused or left is taken to need what others of its class needed."
+    "Both sides are simulated with what arrived at this gate: compare them with one another. Observed is what "
+    "happened; the closer 'as it was' is to it, the more the simulation can be trusted. Work that was refused or left "
+    "is taken to need what others of its class needed."
 )
 
 
@@ -108,6 +109,7 @@ def _replayed(
     check: Callable[[float], None],
     planners: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
+    from fairlead.server.observed import add_wasted, observed
     from fairlead.sim import Scenario, read_policy, simulate
     from fairlead.sim.figures import summarise
     from fairlead.sim.records import arrivals_of
@@ -126,11 +128,14 @@ def _replayed(
     try:
         scenario = Scenario.of(arrivals_of(lines, most=MOST_TICKETS))
         for side, spec in (("before", policy), ("after", changed)):
-            sides[side] = summarise(simulate(scenario, spec, seed, check))._asdict()
+            result = simulate(scenario, spec, seed, check)
+            sides[side] = summarise(result)._asdict()
+            add_wasted(sides[side]["groups"], result.tickets)
     except ConfigError as error:
         raise Problem(422, "no_replay", " ".join(str(error).split())) from None
     changed_to = ", ".join(f"{path} = {shown(value)}" for path, value in changes.items())
     note = NOTE if changes else f"Nothing is changed, so both sides are alike. {NOTE}"
+    sides["observed"] = {"groups": observed(lines)}
     return {**sides, "tickets": len(lines), "changes": changed_to, "note": note}
 
 

@@ -104,6 +104,7 @@ def _arrival(row: Mapping[str, Any], classes: Sequence[str]) -> tuple[Arrival, b
     if cost is not None and cost < 0:
         raise _Bad(f"tokens must be 0 or more; got {cost:g}")
     patience, estimate = _number(row, "patience_ms"), _number(row, "estimate_ms")
+    commits = _number(row, "commits_ms")
     dag, partition = row.get("dag"), _text(row, "partition")
     arrival = Arrival(
         at,
@@ -119,6 +120,7 @@ def _arrival(row: Mapping[str, Any], classes: Sequence[str]) -> tuple[Arrival, b
         (),
         _text(row, "pool"),
         dag if isinstance(dag, int) and not isinstance(dag, bool) else -1,
+        commits=None if commits is None else max(0.0, commits / 1000.0),
         estimate=None if estimate is None else max(0.0, estimate / 1000.0),
         labels=_batch(row, partition, cost),
         door=_text(row, "door"),
@@ -173,10 +175,17 @@ def _joined(
     otherwise = median(everyone) if everyone else 0.0
     middle = {name: median(services) for name, services in known.items()}
     numbers = {arrival.key: index for index, (arrival, _) in enumerate(read) if arrival.key}
+    committed: dict[str, list[float]] = {}
+    for arrival, _ in read:
+        if arrival.commits is not None:
+            committed.setdefault(arrival.cls, []).append(arrival.commits)
+    usual = {name: median(commits) for name, commits in committed.items()}
     result = []
     for row, (arrival, sure) in zip(rows, read, strict=True):
         if not sure:
             arrival = arrival._replace(service=middle.get(arrival.cls, otherwise))
+        if arrival.commits is None and arrival.cls in usual:  # preempted, or turned away, before
+            arrival = arrival._replace(commits=usual[arrival.cls])
         deps = row.get("deps")
         if deps:
             arrival = arrival._replace(deps=_deps(arrival, deps, numbers))

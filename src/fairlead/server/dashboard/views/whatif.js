@@ -19,11 +19,13 @@ const MEASURES = /** @type {Measure[]} */ ([
   { name: "throughput", word: "done per second", format: (value) => (value === null ? "–" : value.toFixed(2)), less: false },
   { name: "lost", word: "lost", format: percent, less: true },
   { name: "missed", word: "deadlines missed", format: percent, less: true },
+  { name: "preempted", word: "preempted", format: count, less: true },
+  { name: "wasted", word: "work thrown away by preemption", format: duration, less: true },
   { name: "utilisation", word: "utilisation", format: percent, less: null },
 ]);
 
 const MANIFOLD = 4; // from five times as much on, a multiple reads better than percents
-const FEW = ["wait.p50", "wait.p99", "lost", "missed"]; // of each class and tenant
+const FEW = ["wait.p50", "wait.p99", "lost", "missed", "preempted"]; // of each class and tenant
 
 /** A number if it reads as one, else true, false, null or text. @param {string} text */
 function valueOf(text) {
@@ -100,7 +102,7 @@ export function WhatIf() {
 
 /** @param {{answer: any, asked: any}} props */
 function Comparison({ answer, asked }) {
-  const { before, after } = answer;
+  const { before, after, observed } = answer;
   const dimensions = [["all", "Everything together"], ["class", "By class"], ["tenant", "By tenant"]];
   const what = Object.entries(asked.changes).map(([path, value]) => `${path} = ${JSON.stringify(value)}`).join(", ");
   return html`<div class="content-like">
@@ -108,12 +110,13 @@ function Comparison({ answer, asked }) {
     ${dimensions.map(([key, title]) => {
       const groups = after.groups?.[key] ?? {};
       const measures = key === "all" ? MEASURES : MEASURES.filter((one) => FEW.includes(one.name));
-      const rows = Object.keys({ ...(before.groups?.[key] ?? {}), ...groups }).flatMap((group) => rowsOf(group, before.groups?.[key]?.[group] ?? {}, groups[group] ?? {}, measures));
+      const rows = Object.keys({ ...(before.groups?.[key] ?? {}), ...groups }).flatMap((group) => rowsOf(group, before.groups?.[key]?.[group] ?? {}, groups[group] ?? {}, observed?.groups?.[key]?.[group] ?? {}, measures));
       return rows.length > 0 && html`<${Card} key=${key} title=${title} flush class="compare" live=${false}>
         <${Table} caption=${`Before and after, ${title}`} rows=${rows} rowKey=${(/** @type {any} */ row) => `${row.group}-${row.measure.name}`} columns=${[
           ...(key === "all" ? [] : [{ label: key === "class" ? "Class" : "Tenant", head: true, cell: (/** @type {any} */ row) => (row.first ? key === "class" ? html`<${ClassName} gate=${asked.gate} name=${row.group} />` : row.group || "(none)" : html`<span class="unseen">${row.group}</span>`) }]),
           { label: "Measure", head: key === "all", cell: (row) => row.measure.word },
-          { label: "As it was", number: true, cell: (row) => row.measure.format(row.before) },
+          { label: "Observed", number: true, cell: (row) => row.measure.format(row.observed) },
+          { label: "As it was, simulated", number: true, cell: (row) => row.measure.format(row.before) },
           { label: "With the change", number: true, cell: (row) => row.measure.format(row.after) },
           { label: "Side by side", class: "wide", cell: (row) => html`<${Pair} row=${row} />` },
           { label: "Difference", number: true, cell: (row) => html`<${Difference} row=${row} />` },
@@ -122,9 +125,9 @@ function Comparison({ answer, asked }) {
   </div>`;
 }
 
-function rowsOf(/** @type {string} */ group, /** @type {any} */ before, /** @type {any} */ after, /** @type {Measure[]} */ measures) {
+function rowsOf(/** @type {string} */ group, /** @type {any} */ before, /** @type {any} */ after, /** @type {any} */ observed, /** @type {Measure[]} */ measures) {
   const found = measures.filter((one) => before[one.name] != null || after[one.name] != null);
-  return found.map((measure, at) => ({ group, measure, first: at === 0, before: before[measure.name] ?? null, after: after[measure.name] ?? null }));
+  return found.map((measure, at) => ({ group, measure, first: at === 0, before: before[measure.name] ?? null, after: after[measure.name] ?? null, observed: observed[measure.name] ?? null }));
 }
 
 /** @param {{row: any}} props */
