@@ -166,6 +166,8 @@ def stream(t: float, seq: int, gate: dict[str, Any]) -> dict[str, Any]:
             "failures": 3,
             "retries": 3,
             "dead_letters": 0,
+            "dead_letters_filed": 0,
+            "dead_letters_skipped": 0,
         }
         for name, consumer, priority, weight in (
             ("orders", "Orders", 80, 3),
