@@ -14,6 +14,7 @@ import pytest
 
 from fairlead.jobs import crashes
 from fairlead.jobs.crashes import Limits
+from fairlead.jobs.executors import kinds
 from fairlead.jobs.records import Death, Ending, RunningJob
 from tests.jobs import calls
 from tests.jobs.desk import Desk, crew_of, tasks_of
@@ -247,6 +248,24 @@ def test_a_suspect_runs_in_a_process_of_its_own_beside_the_others(kind: str, tas
     pids = [json.loads(ending.result or "0") for ending in ends]
     assert pids[0] == pids[2] == os.getpid()
     assert pids[1] not in (0, os.getpid())
+
+
+def test_many_suspects_share_a_few_processes(monkeypatch):
+    monkeypatch.setattr(kinds, "MOST_APART", 2)
+
+    async def scene() -> list[Ending]:
+        desk = Desk()
+        crew = crew_of(desk, SUSPECTS, {"kind": "local", "slots": 12}, lease=10.0)
+        await crew.start()
+        made = [desk.claim(crew.workers["x"], "where", suspect=True) for _ in range(12)]
+        crew.dispatch(made)
+        ends = await desk.ended(*made)
+        await crew.stop()
+        return ends
+
+    pids = {ending.result for ending in asyncio.run(scene())}
+    assert 1 <= len(pids - {str(os.getpid())}) <= 2
+    assert str(os.getpid()) not in pids
 
 
 @pytest.mark.parametrize("kind", ["local", "threads", "processes"])

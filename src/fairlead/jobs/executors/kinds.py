@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from fairlead.jobs.executors.base import ExecutorSpec, Runner
     from fairlead.jobs.executors.processes import Instead
 
+# Processes of an executor for jobs that are suspected of killing theirs: after the death of a worker with hundreds of
+# jobs no more than these are started at once.
+MOST_APART = 4
+
 
 def runner_of(spec: ExecutorSpec, app: str | None = None) -> Runner:
     """Make the runner of an executor that this process serves; `app` is "module:jobs", if that is known."""
@@ -43,4 +47,5 @@ def apart_of(
     """
     if spec.kind not in ("local", "threads") or os.name != "posix" or not sys.executable:
         return None
-    return lambda instead: ProcessRunner(spec.slots or 0, app=app, instead=instead)
+    slots = min(spec.slots or MOST_APART, MOST_APART)
+    return lambda instead: ProcessRunner(slots, app=app, instead=instead)

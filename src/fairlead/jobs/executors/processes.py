@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import ConfigError
@@ -43,7 +44,7 @@ log = logging.getLogger("fairlead.jobs")
 
 
 class ProcessRunner:
-    """Runs every call in a process; coroutine functions get a loop there."""
+    """Runs every call in a process, at most `slots` at once; coroutine functions get a loop there."""
 
     def __init__(
         self, slots: int, *, app: str | None = None, instead: Instead | None = None
@@ -54,6 +55,9 @@ class ProcessRunner:
         self._idle: list[Child] = []
         self._children: set[Child] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._queue: deque[Call] = (
+            deque()
+        )  # calls for which there is no process yet; their clocks stand still
 
     async def start(self) -> None:
         """Check that processes can be started; none is yet."""
@@ -72,15 +76,29 @@ class ProcessRunner:
     def run(self, call: Call) -> None:
         """Begin a call in a process that has nothing to do, or a new one."""
         call.seat = None
-        call.arm()
-        task = asyncio.get_running_loop().create_task(self._call(call), name="fairlead-process")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._queue.append(call)
+        self._begin()
+
+    def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._queue and len(self._tasks) < self.slots:
+            call = self._queue.popleft()
+            call.arm()
+            task = loop.create_task(self._call(call), name="fairlead-process")
+            self._tasks.add(task)
+            task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._begin()
 
     def cancel(self, call: Call) -> None:
         """Kill the process that runs a call."""
         if call.seat is not None:
             call.seat.kill()
+        elif call in self._queue:
+            self._queue.remove(call)
+            call.end(Stopped())
 
     def sever(self) -> None:
         """Kill what runs a call, from any thread."""
@@ -90,6 +108,9 @@ class ProcessRunner:
 
     async def close(self) -> None:
         """End every process."""
+        waiting, self._queue = self._queue, deque()
+        for call in waiting:
+            call.end(Stopped())
         for child in list(self._children):
             if child.busy:
                 child.signal(signal.SIGKILL)
