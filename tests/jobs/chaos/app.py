@@ -16,7 +16,7 @@ settings: dict[str, Any] = json.loads(os.environ["FAIRLEAD_CHAOS"])
 ledger = Ledger(Path(settings["ledger"]))
 # A body in a process of its own leaves no line when it is killed, and the judge would think that it still runs: here
 # what was run beside a death runs where it ran before.  test_poison.py tries processes of their own.
-worker.apart_of = lambda spec, app: None  # type: ignore[attr-defined, assignment]
+worker.apart_of = lambda *_: None  # type: ignore[attr-defined]
 jobs = Jobs(settings["url"], executors=settings["executors"], **settings["jobs"])
 
 
