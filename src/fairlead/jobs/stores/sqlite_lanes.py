@@ -82,12 +82,14 @@ class Lane:
         self, work: Callable[[sqlite3.Connection], T], *, durable: bool | None = None
     ) -> T:
         """Do work on the lane's thread; with `durable` not None, in a transaction."""
+        self._check()  # first: after a fork no loop runs
         request = self._ask(work, durable, asyncio.get_running_loop())
         answer: T = await cast("asyncio.Future[T]", request.future)
         return answer
 
     def do(self, work: Callable[[sqlite3.Connection], T], *, durable: bool | None = None) -> T:
         """Do work as `call` does, and block the calling thread until it is done."""
+        self._check()
         future = cast("ThreadFuture[T]", self._ask(work, durable, None).future)
         try:
             return future.result()
@@ -101,15 +103,17 @@ class Lane:
         durable: bool | None,
         loop: asyncio.AbstractEventLoop | None,
     ) -> Request:
+        request = Request(work, durable, loop)
+        self._queue.put(request)
+        return request
+
+    def _check(self) -> None:
         if os.getpid() != self._process:
             raise Misuse(
                 f"the store of {self._path} was opened before a fork; open one in each process"
             )
         if self._closed:
             raise Misuse(f"the store of {self._path} is closed; open it first")
-        request = Request(work, durable, loop)
-        self._queue.put(request)
-        return request
 
     async def close(self) -> None:
         """Finish what is queued, and let go of the file."""
