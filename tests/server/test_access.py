@@ -25,6 +25,7 @@ BODIES: dict[str, Any] = {
 # What the contract says, written down a second time: a route whose role changes has to change here too.
 OPERATORS = {
     ("POST", "/api/v1/gates/{id:path}/adjust"),
+    ("DELETE", "/api/v1/overrides/{id:path}"),
     ("POST", "/api/v1/jobs/runs/{run}/cancel"),
     ("POST", "/api/v1/jobs/runs/{run}/retry"),
     ("POST", "/api/v1/jobs/runs/{run}/sla"),
